@@ -232,7 +232,7 @@ if PRODUCTION:
     SECURE_PROXY_SSL_HEADER = (
         ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("MERIDIAN_BEHIND_PROXY", False) else None
     )
-    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^health$"]
     SECURE_HSTS_SECONDS = 365 * 24 * 3600
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True

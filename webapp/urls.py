@@ -22,6 +22,7 @@ urlpatterns = [
     path("search", views.search, name="search"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
+    path("health", health.readyz, name="health"),  # where clients of OpenAI-compatible servers ask
     path("login/", LoginView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("", include("webapp.accounts.urls")),

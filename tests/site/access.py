@@ -197,6 +197,7 @@ ACCESS: dict[str, Access] = {
     "readyz": Access(
         get=dict.fromkeys(PERSONS, "503")
     ),  # open to all; nothing ingests while tests of pages run
+    "health": Access(get=dict.fromkeys(PERSONS, "503")),  # the same
     "login": Access(get=PUBLIC, post=PUBLIC),
     "logout": Access(post=ACCOUNT),
     "overview": Access(

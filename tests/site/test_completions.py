@@ -131,6 +131,15 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
     assert [piece.choices[0].finish_reason for piece in pieces if piece.choices][-1] == "length"
     assert pieces[-1].usage is not None
     assert pieces[-1].usage.prompt_tokens == used
+    running = shop.client.completions.create(
+        model=MODEL,
+        prompt=PROMPT,
+        max_tokens=3,
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},  # type: ignore[call-overload]
+    )
+    counts = [(piece.usage.prompt_tokens, piece.usage.completion_tokens) for piece in running if piece.usage]
+    assert counts == [(used, 1), (used, 2), (used, 3), (used, 3)]
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
     chat = shop.client.chat.completions.create(model=MODEL, messages=messages, max_completion_tokens=4)
     said = expected(f"<system>Be brief.<user>{PROMPT}", 4)
@@ -148,8 +157,8 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
     assert {found.id for found in shop.client.models.list()} == {MODEL, east, f"{MODEL}@mid"}
     assert shop.client.models.retrieve(east).id == east
 
-    events = shop.usage(5)
-    assert [event.outcome for event in events] == [Outcome.DELIVERED] * 5
+    events = shop.usage(6)
+    assert [event.outcome for event in events] == [Outcome.DELIVERED] * 6
     assert events[0].request_id == raw.headers["x-request-id"]
     assert [event.charge for event in events] == [charge_of(e.prompt_tokens, 60_000) for e in events]
     assert all(event.ttft_ms is not None and 0 < event.ttft_ms < 5_000 for event in events)

@@ -16,12 +16,12 @@ SHARED: list[Any] = [
 
 
 class NoProbes(logging.Filter):
-    """Leaves out requests to /healthz and /readyz, which come every few seconds for ever.
+    """Leaves out requests to /healthz, /readyz and /health, which come every few seconds for ever.
 
     What is not well is logged by `webapp.health` once, when it changes.
     """
 
-    PATHS = ("/healthz", "/readyz")
+    PATHS = ("/healthz", "/readyz", "/health")
 
     def filter(self, record: logging.LogRecord) -> bool:
         request = getattr(record, "request", None)

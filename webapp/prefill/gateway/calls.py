@@ -84,6 +84,7 @@ Switch = Annotated[Flag, BeforeValidator(_switch)]
 class StreamOptions(Document):
     include_usage: Switch = False
     include_obfuscation: Switch = False
+    continuous_usage_stats: Switch = False  # vLLM's: usage so far in every piece
 
 
 class RemoteDecode(Document):
@@ -156,6 +157,7 @@ class CompletionCall:
     """A valid call of the API: what goes into its PrefillRequest, and what its answer looks like.
 
     fields : of its PrefillRequest.  most_tokens : that its prompt can have.
+    include_usage, continuous_usage : of a stream: tokens in a last piece; tokens so far in every piece.
     """
 
     kind: Kind
@@ -164,6 +166,7 @@ class CompletionCall:
     most_tokens: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool
 
     @property
     def field(self) -> str:
@@ -196,13 +199,15 @@ def read(kind: Kind, given: dict[str, Any]) -> CompletionCall:
         said = SAID.get(name, f"{error.field}: {error.allowed}.")
         param = name if name in SAID else error.field
         raise ApiError(400, "invalid_value", said, param=param or None) from None
+    options = body.stream_options or StreamOptions()
     return CompletionCall(
         kind=kind,
         model=body.model,
         fields=request,
         most_tokens=_most_tokens(request),
         stream=bool(body.stream),
-        include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        include_usage=options.include_usage,
+        continuous_usage=options.include_usage and options.continuous_usage_stats,
     )
 
 

@@ -29,7 +29,7 @@ class Shape:
             "chat.completion" if self.kind == "chat" else "text_completion",
             [self._choice(message, done.finish)],
         )
-        made["usage"] = usage(done)
+        made["usage"] = usage(done.prompt_tokens, done.completion_tokens)
         if done.kv_transfer_params is not None:
             made["kv_transfer_params"] = done.kv_transfer_params.model_dump(mode="json")
         return made
@@ -48,7 +48,7 @@ class Shape:
 
     def totals(self, done: Done) -> dict[str, Any]:
         """The piece with the usage, where it was asked for."""
-        return {**self._chunk([]), "usage": usage(done)}
+        return {**self._chunk([]), "usage": usage(done.prompt_tokens, done.completion_tokens)}
 
     def _choice(self, what: dict[str, Any], finish: str | None) -> dict[str, Any]:
         return {"index": 0, **what, "logprobs": None, "finish_reason": finish}
@@ -68,10 +68,9 @@ class Shape:
         }
 
 
-def usage(done: Done) -> dict[str, int]:
+def usage(prompt: int, completion: int) -> dict[str, int]:
     """Tokens; the prompt's are those that are charged."""
-    prompt, made = done.prompt_tokens, done.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def event(data: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from webapp.prefill.bearer import caller, no_quotas, not_allowed
 from webapp.prefill.gateway import shapes
 from webapp.prefill.gateway.admission import admit, in_thread
 from webapp.prefill.gateway.answer_stream import AnswerStream, begin, write_refusal
-from webapp.prefill.gateway.calls import Kind, document, read
+from webapp.prefill.gateway.calls import CompletionCall, Kind, document, read
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.models import ApiKey
 
@@ -80,9 +80,7 @@ async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseB
     shape = Shape(kind=kind, request=admission.id, model=call.model)
     if not call.stream:
         return await _whole(stream, shape)
-    made = StreamingHttpResponse(
-        _pieces(stream, shape, include_usage=call.include_usage), content_type="text/event-stream"
-    )
+    made = StreamingHttpResponse(_pieces(stream, shape, call), content_type="text/event-stream")
     for name, value in (headers(admission.id, admission.drawn) | {"X-Accel-Buffering": "no"}).items():
         made[name] = value
     return made
@@ -114,19 +112,22 @@ async def whole(stream: AnswerStream, shape: Shape) -> dict[str, object]:
     return shape.whole(text, stream.done)
 
 
-async def _pieces(stream: AnswerStream, shape: Shape, *, include_usage: bool) -> AsyncIterator[bytes]:
+async def _pieces(stream: AnswerStream, shape: Shape, call: CompletionCall) -> AsyncIterator[bytes]:
     """A stream. What breaks off after it began can only be said in an event, without [DONE]."""
     when_sent(stream.leave)
-    first = True
+    count = 0
     try:
         async for token in stream.tokens():
+            piece = shape.piece(token, first=count == 0)
+            count += 1
+            if call.continuous_usage:
+                piece["usage"] = shapes.usage(stream.prompt_tokens, count)
             with _taken_in_time():
-                yield shapes.event(shape.piece(token, first=first))
-            first = False
+                yield shapes.event(piece)
         assert stream.done is not None
         with _taken_in_time():
             yield shapes.event(shape.end(stream.done))
-            if include_usage:
+            if call.include_usage:
                 yield shapes.event(shape.totals(stream.done))
             yield shapes.LAST
     except ApiError as error:
