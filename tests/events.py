@@ -95,7 +95,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "times": [["F", 0, 20.0], ["link", 1, 2, 80.04]],
         "t": T0,
     },
-    "coordinator": {
+    "prefill_coordinator": {
         "dc": "east",
         "model": "tiny",
         "host": "10.0.0.1",

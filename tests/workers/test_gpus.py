@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 from engine.job.events.gpus import GpuFigures, Gpus
 from engine.job.events.training import Rank, RankState
 from tests.waiting import LIMIT_S, until
@@ -82,7 +82,7 @@ def test_other_devices_report_the_memory_of_their_processes() -> None:
 
 
 def test_what_is_there_is_reported_and_once_that_it_is_gone() -> None:
-    said: list[Report] = []
+    said: list[BaseEvent] = []
     now: list[GpuFigures] = []
     watch = GpuWatch(lambda: list(now), said.append)
     watch.report()
@@ -99,7 +99,7 @@ def test_what_is_there_is_reported_and_once_that_it_is_gone() -> None:
 
 
 def test_what_cannot_be_read_once_is_read_again() -> None:
-    said: list[Report] = []
+    said: list[BaseEvent] = []
     calls: list[int] = []
     done = threading.Event()
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_once_is_read_again() -> None:
             raise ValueError("a driver's whim")
         return [GpuFigures(gpu=0)]
 
-    def publish(event: Report) -> None:
+    def publish(event: BaseEvent) -> None:
         said.append(event)
         done.set()
 
