@@ -60,7 +60,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _run(python: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     return subprocess.run(
-        [python, "-I", *arguments], input=stdin, capture_output=True, text=True, env=environment, timeout=100
+        [python, "-I", *arguments], input=stdin, capture_output=True, text=True, env=environment, timeout=280
     )
 
 
