@@ -196,5 +196,5 @@ class Client:
 
 def run_ids(page: str) -> list[str]:
     """Ids of the runs that a page links to, in order."""
-    found = re.findall(r'href="/runs/([^/"]+)/"', page)
+    found = re.findall(r'href="/runs/(\d+)/"', page)
     return list(dict.fromkeys(found))
