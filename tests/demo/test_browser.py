@@ -275,6 +275,7 @@ def test_the_guide_explains_and_is_remembered(visitor: Visitor, run_path: str) -
     visitor.go(run_path)
     page, guide = visitor.page, visitor.page.locator("[data-guide]")
     expect(guide).to_be_hidden()
+    expect(page.locator("#loss-chart")).to_be_visible()
     charts = page.locator("#loss-chart").bounding_box()
     page.get_by_role("button", name="Explain this timeline").click()
     expect(guide).to_contain_text("2 pipelines of 6 stages: 12 GPUs in 3 data centres")
