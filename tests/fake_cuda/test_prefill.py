@@ -137,7 +137,7 @@ def test_a_prefill_worker_runs_chunks_beside_training_ops(folder: Path) -> None:
         prefill_worker.begin(0)
         for done, tokens in ((0, 4), (4, len(PROMPT) - 4)):
             prefill_worker.handle(chunk(done, tokens))
-        first, last = (coordinator.said.get(timeout=10.0) for _ in range(2))
+        first, last = (coordinator.said.get(timeout=LIMIT_S) for _ in range(2))
         device.settle()
         prefill_worker.close()
         server.close()
@@ -217,7 +217,7 @@ def test_the_next_stage_gets_the_hidden_states_of_the_device(folder: Path) -> No
             assert stage.pool.reserve("r", len(PROMPT), lease_s=60.0) is None
             made = stage.run(chunk, torch.tensor(PROMPT))
             sender.send(HiddenHeader(request="r", done=0, tokens=len(PROMPT), lease_s=60.0), made)
-            return behind.came.get(timeout=10.0)
+            return behind.came.get(timeout=LIMIT_S)
         finally:
             sender.close()
             taker.close()
