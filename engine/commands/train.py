@@ -127,7 +127,7 @@ def _prepared(job: TrainJob) -> TrainJob:
         for torn in checkpoint.passed_over:
             click.echo(f"passed over: {torn}", err=True)
         click.echo(f"resumes after step {checkpoint.manifest.step} from {checkpoint.where}", err=True)
-        for change in changes(with_kept_rate(job, corpus.fingerprint()), checkpoint):
+        for change in changes(with_kept_rate(job, corpus.fingerprint), checkpoint):
             click.echo(f"changed: {change}", err=True)
     return job
 

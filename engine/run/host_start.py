@@ -39,10 +39,8 @@ def with_rate(spec: LaunchSpec, corpora: dict[str, Corpus]) -> LaunchSpec:
 
     The host says it, before ranks and tracker begin, so that all follow the same. Raises InputError.
     """
-    if not spec.job.persistence.resume or spec.job.optimizer.lr_schedule.on_resume == "rebuild":
-        return spec
-    fingerprint = next(iter(corpora.values())).fingerprint()
-    return replace(spec, job=with_kept_rate(spec.job, fingerprint))
+    corpus = next(iter(corpora.values()))
+    return replace(spec, job=with_kept_rate(spec.job, corpus.fingerprint))
 
 
 def listen_for_ranks(spec: LaunchSpec) -> tuple[int, socket.socket | None]:

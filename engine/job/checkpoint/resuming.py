@@ -1,5 +1,6 @@
 """What a run that resumes changes against its checkpoint: fields of its document, and the learning rate."""
 
+from collections.abc import Callable
 from typing import Any
 
 from engine.errors import InputError
@@ -21,8 +22,10 @@ def saved_sections(job: TrainJob) -> dict[str, Any]:
     )
 
 
-def with_kept_rate(job: TrainJob, fingerprint: str) -> TrainJob:
+def with_kept_rate(job: TrainJob, fingerprint: Callable[[], str]) -> TrainJob:
     """The job with the learning rate and the schedule of its checkpoint, where it asks to keep them.
+
+    fingerprint : of its text; asked for only where a checkpoint is looked for.
 
     Raises
     ------
@@ -31,7 +34,7 @@ def with_kept_rate(job: TrainJob, fingerprint: str) -> TrainJob:
     """
     if not job.persistence.resume or job.optimizer.lr_schedule.on_resume == "rebuild":
         return job
-    found = resumed(job, fingerprint)
+    found = resumed(job, fingerprint())
     if found is None:
         return job
     saved = _optimizer(found)
