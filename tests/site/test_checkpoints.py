@@ -208,21 +208,54 @@ def test_the_page_says_how_to_have_checkpoints_and_when_the_first_is_due(world: 
     assert "ended before its first checkpoint" in listed(world, run)
 
 
-@pytest.mark.parametrize(
-    ("choice", "said"), [("rebuild", "the schedule is rebuilt"), ("keep", "the schedule is kept")]
+REBUILT = (
+    "0.0065 in the checkpoint's last iteration, 0.00994 in the next (0.0045 by the checkpoint's schedule),"
+    " 0.001 in the last of this run; the schedule is rebuilt"
 )
-def test_the_learning_rate_is_kept_or_rebuilt_and_said(world: World, choice: str, said: str) -> None:
+
+
+@pytest.mark.parametrize(
+    ("choice", "steps", "said"),
+    [
+        ("rebuild", 80, REBUILT),
+        ("keep", 80, "It goes on as in the checkpoint's run."),
+        ("keep", 6, "the schedule is kept"),
+    ],
+)
+def test_the_learning_rate_is_kept_or_rebuilt_and_said(
+    world: World, choice: str, steps: int, said: str
+) -> None:
     run = saved_run(world)
     schedule = {"decay": "cosine", "final": 0.1}
     run.job.document = changed(
         run.job.document, {"optimizer.lr": 0.01, "optimizer.lr_schedule": schedule, "optimizer.steps": 8}
     )
     run.job.save()
-    first = CloneForm(run=run)
-    values = {field.name: field.value() for field in first if field.value() is not None}
-    form = CloneForm({**values, "name": "more", "steps": 80, "resume": "last", "on_resume": choice}, run=run)
-    assert form.is_valid(), form.errors
+    form = continued(run, steps=steps, on_resume=choice)
     assert form.document["optimizer"]["lr_schedule"] == {**schedule, "on_resume": choice}
-    (check,) = (each for each in form.dry["checks"] if each["name"] == "Learning rate")
-    assert "0.0065 in the checkpoint's last iteration" in check["text"] or choice == "keep"
-    assert said in check["text"] or check["text"] == "It goes on as in the checkpoint's run."
+    assert said in rate_check(form)
+
+
+def test_a_clone_of_a_run_that_kept_its_rate_keeps_it_too(world: World) -> None:
+    run = saved_run(world)
+    schedule = {"decay": "cosine", "on_resume": "keep"}
+    run.job.document = changed(
+        run.job.document, {"optimizer.lr_schedule": schedule, "persistence.resume": "/c/older"}
+    )
+    run.job.save()
+    form = continued(run)
+    assert form.document["optimizer"]["lr_schedule"] == schedule
+    assert rate_check(form) == "The checkpoint's run kept an older rate. It goes on."
+
+
+def continued(run: Run, **values: Any) -> CloneForm:
+    """The valid form of a clone that goes on from the run's last checkpoint."""
+    shown = {field.name: field.value() for field in CloneForm(run=run) if field.value() is not None}
+    form = CloneForm({**shown, "name": "more", "resume": "last", **values}, run=run)
+    assert form.is_valid(), form.errors
+    return form
+
+
+def rate_check(form: CloneForm) -> str:
+    (text,) = (each["text"] for each in form.dry["checks"] if each["name"] == "Learning rate")
+    return str(text)

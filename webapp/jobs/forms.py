@@ -431,6 +431,7 @@ class CloneForm(JobForm):
         self._offer_checkpoints()
         self.lost_checkpoint = bool(checkpoint) and checkpoint not in self._offered
         self.initial["resume"] = "" if self.lost_checkpoint else checkpoint
+        self.initial["on_resume"] = value_at(job.document, "optimizer.lr_schedule", {}).get("on_resume")
 
     def _checkpoints(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         values = super()._checkpoints(cleaned)
@@ -445,12 +446,22 @@ class CloneForm(JobForm):
         dry = super()._dry(document)
         chosen = self._offered.get(self.cleaned_data.get("resume", "")) if self.is_bound else None
         if chosen:
-            job, saved = site_job(document), site_job(self.run.job.document).optimizer
-            if job.optimizer.lr_schedule.on_resume == "keep":
-                job = with_rate_of(job, saved)
-            said = rate_change(job, saved, chosen.step) or ["It goes on as in the checkpoint's run."]
-            dry["checks"].append(asdict(Check(name="Learning rate", ok=True, text=said[0])))
+            said = self._rate_after(document, chosen.step)
+            dry["checks"].append(asdict(Check(name="Learning rate", ok=True, text=said)))
         return dry
+
+    def _rate_after(self, document: dict[str, Any], step: int) -> str:
+        """What the learning rate does after `step` iterations of the run."""
+        job, before = site_job(document), site_job(self.run.document)
+        saved = before.optimizer
+        if before.persistence.resume and saved.lr_schedule.on_resume == "keep":
+            kept = (
+                job.optimizer.lr_schedule.on_resume == "keep"
+            )  # only the checkpoint says which rate that is
+            return f"The checkpoint's run kept an older rate. {'It goes on' if kept else 'It is rebuilt'}."
+        if job.optimizer.lr_schedule.on_resume == "keep":
+            job = with_rate_of(job, saved)
+        return next(iter(rate_change(job, saved, step)), "It goes on as in the checkpoint's run.")
 
     def clean(self) -> dict[str, Any]:
         """What a checkpoint is of must stay: a launch would only fail as it starts."""
