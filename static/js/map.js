@@ -18,12 +18,12 @@ for (const [type, enters] of [["mouseover", true], ["focusin", true], ["mouseout
   });
 }
 
-const CLOSEST = 1, WIDEST = 360; // degrees of longitude across, as webapp/inventory/layout.py has them
 const WHEEL_MS = 150; // without a turn of the wheel for so long, the server draws
 const PRESS_PX = 4; // a pointer that moves less clicks
-const ZOOM = 1.6;
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+/** As many degrees of longitude across as the server draws. */
+const drawable = (map, degrees) => clamp(degrees, Number(map.dataset.closest), Number(map.dataset.widest));
 
 /** What the drawing shows: middle and width in degrees, and how many units of the drawing a degree has. */
 function shown(map) {
@@ -44,7 +44,7 @@ function preview(map, part) {
 
 function show({ lat, lon, degrees }) {
   const turned = ((lon + 180) % 360 + 360) % 360 - 180;
-  open(`?lat=${clamp(lat, -90, 90).toFixed(3)}&lon=${turned.toFixed(3)}&degrees=${clamp(degrees, CLOSEST, WIDEST).toFixed(3)}`);
+  open(`?lat=${clamp(lat, -90, 90).toFixed(3)}&lon=${turned.toFixed(3)}&degrees=${degrees.toFixed(3)}`);
 }
 
 function open(address) {
@@ -53,9 +53,9 @@ function open(address) {
   htmx.ajax("GET", url.pathname + url.search, { target: "#map-part", select: "#map-part", swap: "outerHTML" });
 }
 
-/** The part `factor` times as near, in which the point at `x`, `y` (shares of the drawing) stays where it is. */
-function zoomed(part, factor, x = 0.5, y = 0.5, high = 0) {
-  const degrees = clamp(part.degrees / factor, CLOSEST, WIDEST), gone = part.degrees - degrees;
+/** `part` shown with `degrees` across, such that the point at `x`, `y` (shares of the drawing) stays where it is. */
+function zoomed(part, degrees, { x, y, high }) {
+  const gone = part.degrees - degrees;
   return { degrees, lon: part.lon + gone * (x - 0.5), lat: part.lat - gone * (y - 0.5) * high };
 }
 
@@ -105,22 +105,21 @@ if (part) {
     const map = event.target.closest?.("#map-part [data-map]");
     if (!map || !(event.ctrlKey || event.metaKey)) return; // without a key the wheel scrolls the page
     event.preventDefault();
-    const { x, y, high } = whereIn(map, event);
-    wheel = zoomed(wheel ?? shown(map), 1.002 ** -event.deltaY, x, y, high);
+    const from = wheel ?? shown(map);
+    wheel = zoomed(from, drawable(map, from.degrees * 1.002 ** event.deltaY), whereIn(map, event));
     preview(map, wheel);
     clearTimeout(timer);
     timer = setTimeout(() => { show(wheel); wheel = null; }, WHEEL_MS);
   }, { passive: false });
 
+  const BUTTONS = { "+": "map-in", "=": "map-in", "-": "map-out", "0": "map-all" };
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   document.addEventListener("keydown", (event) => {
     const map = event.target.closest?.("#map") && mapNow();
     if (!map || event.ctrlKey || event.metaKey || event.altKey) return;
-    const now = shown(map), step = STEPS[event.key];
+    const now = shown(map), step = STEPS[event.key], button = BUTTONS[event.key];
     if (step) show({ degrees: now.degrees, lon: now.lon + (step[0] * now.degrees) / 8, lat: now.lat + (step[1] * now.degrees) / 16 });
-    else if (event.key === "+" || event.key === "=") show(zoomed(now, ZOOM));
-    else if (event.key === "-") show(zoomed(now, 1 / ZOOM));
-    else if (event.key === "0") open(location.pathname);
+    else if (button) document.getElementById(button)?.click();
     else return;
     event.preventDefault();
   });

@@ -4,6 +4,7 @@ each other, curves that do not run behind plates, labels where there is room. Le
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 WIDE, HIGH = 1040.0, 430.0
 EDGE = 14.0  # kept free at the frame
@@ -55,6 +56,8 @@ class Frame:
     per_degree: float
     wide: float = WIDE
     high: float = HIGH
+    closest: ClassVar[float] = CLOSEST_DEGREES
+    widest: ClassVar[float] = WIDEST_DEGREES
 
     def place(self, latitude: float, longitude: float) -> tuple[float, float]:
         """Where a place stands in the drawing."""
