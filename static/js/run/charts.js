@@ -1,11 +1,10 @@
 // Loss by iteration, link throughput and utilization over the whole run, by plotly with the site's tokens.
 import { LEVEL } from "../lib/wire.js";
 import { el, svg } from "../lib/dom.js";
+import { CONFIG } from "../lib/plot.js";
 import { timeElement } from "../lib/times.js";
 import { readTokens } from "../lib/tokens.js";
 import { thinned } from "./history.js";
-
-const CONFIG = { displaylogo: false, showSendToCloud: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
 // Plotly changes the layout that it is given: a new one every time.
 function layout(t, { yZero, notes = [], lines = [], xTitle, right = 12, height = 190 }) {
