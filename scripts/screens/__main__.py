@@ -8,6 +8,7 @@ the others from being taken. Exit status 1 where a page failed, its console comp
 """
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -76,6 +77,7 @@ def main() -> int:
     asked = parser.parse_args()
     port, path = asked.port or free_port(), chromium()
     if asked.serve:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the site's processes end with this one
         with site(asked.serve, port) as url:
             sys.stderr.write(f"{url}  admin / {PASSWORD}\n")
             time.sleep(1e6)
