@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.gpus import GpuFigures, Gpus
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def process_memory(processes: Iterable[tuple[int, int]]) -> list[GpuFigures]:
 class GpuWatch:
     """Reports the figures every 5 s in a thread of its own, as long as there are any."""
 
-    def __init__(self, read: Read, publish: Say, period_s: float = PERIOD_S) -> None:
+    def __init__(self, read: Read, publish: Emit, period_s: float = PERIOD_S) -> None:
         self._read = read
         self._publish = publish
         self._period_s = period_s

@@ -23,7 +23,7 @@ from engine.control.thread_driver import BlockingChannel
 from engine.control.thread_server import ThreadServer
 from engine.errors import InputError
 from engine.inputs import Document, Number
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.node import PeerAnswer, Probe
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _measured(peer: PeerAddress, secret: bytes) -> PeerAnswer:
 class Prober:
     """Carries out probes for one node, in threads: the task that asks for one returns at once."""
 
-    def __init__(self, *, host: str, publish: Say) -> None:
+    def __init__(self, *, host: str, publish: Emit) -> None:
         self._host = host
         self._publish = publish
         self._lock = threading.Lock()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.errors import InputError
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.event import Event
 from engine.job.events.node import NodeRank
 from engine.job.events.training import Rank, RankState
@@ -58,7 +58,7 @@ class RankSupervisor:
         node: str,
         logs: Path,
         ledger: Ledger,
-        publish: Say,
+        publish: Emit,
         make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] = RankGroup,
     ) -> None:
         self._node = node

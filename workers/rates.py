@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import InputError
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.node import LinkRate, Rates
 from engine.run.link_rates import LinkRates, emulated_link, listen, measure
 from engine.transport import LinkShape, TransportError
@@ -24,7 +24,7 @@ LONGEST_PATIENCE_S = 30.0
 class LinkMeter:
     """Takes part in one measurement at a time; the task that asks for it returns at once."""
 
-    def __init__(self, *, host: str, publish: Say) -> None:
+    def __init__(self, *, host: str, publish: Emit) -> None:
         self._host = host
         self._publish = publish
         self._busy = threading.Lock()

@@ -25,10 +25,10 @@ class AsyncChannel(Generic[M]):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         handshake: Handshake,
-        heard: Messages[M],
+        incoming: Messages[M],
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._channel = Channel(handshake, heard)
+        self._channel = Channel(handshake, incoming)
 
     async def greet(self) -> Greeting:
         """Hold the handshake. Raises AuthenticationError, ChannelLost, OSError."""
@@ -87,7 +87,7 @@ class AsyncChannel(Generic[M]):
 
 
 async def call(
-    host: str, port: int, me: Identity, peer: int, heard: Messages[M], *, seconds: float = HANDSHAKE_S
+    host: str, port: int, me: Identity, peer: int, incoming: Messages[M], *, seconds: float = HANDSHAKE_S
 ) -> AsyncChannel[M]:
     """Connect to `peer` at (host, port).
 
@@ -95,7 +95,7 @@ async def call(
     """
     async with asyncio.timeout(seconds):
         reader, writer = await asyncio.open_connection(host, port)
-        channel = AsyncChannel(reader, writer, Handshake(dial(me, peer=peer)), heard)
+        channel = AsyncChannel(reader, writer, Handshake(dial(me, peer=peer)), incoming)
         try:
             await channel.greet()
         except BaseException:
@@ -107,7 +107,7 @@ async def call(
 async def serve(
     listening: socket.socket,
     me: Identity,
-    heard: Messages[M],
+    incoming: Messages[M],
     attend: Callable[[AsyncChannel[M], Greeting], Awaitable[None]],
 ) -> asyncio.Server:
     """Take connections at a listening socket; `attend` runs for each that knows the secret, to its end.
@@ -117,7 +117,7 @@ async def serve(
     unproven = Unproven()
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel = AsyncChannel(reader, writer, Handshake(listen(me)), heard)
+        channel = AsyncChannel(reader, writer, Handshake(listen(me)), incoming)
         unproven.add(channel, channel.abort)
         try:
             async with asyncio.timeout(HANDSHAKE_S):

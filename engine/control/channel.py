@@ -26,12 +26,12 @@ class Channel(Generic[M]):
     Parameters
     ----------
     handshake : comes first, and says itself what is to be sent for it; it may be complete already.
-    heard : what the other side may say.
+    incoming : the messages that the other side may send.
     """
 
-    def __init__(self, handshake: Handshake, heard: Messages[M]) -> None:
+    def __init__(self, handshake: Handshake, incoming: Messages[M]) -> None:
         self.handshake = handshake
-        self._heard = heard
+        self._incoming = incoming
         self._rest = bytearray()
         self._searched = 0  # bytes of the rest in which no line ends
 
@@ -71,7 +71,7 @@ class Channel(Generic[M]):
             del self._rest[: end + 1]
             self._searched = 0
             _check(len(line))
-            message = self._heard.read(line)
+            message = self._incoming.read(line)
             if not isinstance(message, Beat):
                 yield message
         self._searched = len(self._rest)

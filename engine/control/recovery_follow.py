@@ -54,7 +54,7 @@ class Follow(RecoveryHost):
     def trouble(self, dead: Sequence[EndedRank]) -> None:
         """Ranks of this machine ended."""
         if self._line is not None and self._phase == "running":
-            self._line.say(RanksEnded(dead=tuple(dead)))
+            self._line.send(RanksEnded(dead=tuple(dead)))
 
     def tick(self) -> None:
         """Go a step further where that is possible now."""
@@ -63,7 +63,7 @@ class Follow(RecoveryHost):
         if self._phase == "halting" and self._ranks.gone() and self._line is not None:
             self._phase = "halted"
             peer_lost = tuple(self._ranks.peer_lost())
-            self._line.say(Halted(peer_lost=peer_lost, **dict(self._report())))
+            self._line.send(Halted(peer_lost=peer_lost, **dict(self._report())))
         if self._phase == "away" and self._ranks.gone():
             self._come_back()
 
@@ -101,9 +101,9 @@ class Follow(RecoveryHost):
 
     def greeted(self, connection: SelectorChannel[FromLeader]) -> None:
         """It knows the secret: tell it what is here."""
-        connection.say(Hello(ranks=tuple(sorted(self._spec.local)), **dict(self._report())))
+        connection.send(Hello(ranks=tuple(sorted(self._spec.local)), **dict(self._report())))
 
-    def heard(self, connection: SelectorChannel[FromLeader], message: FromLeader) -> None:
+    def handle(self, connection: SelectorChannel[FromLeader], message: FromLeader) -> None:
         """Do what the leading host asks. Raises ValueError where it makes no sense now."""
         if not self._welcome and not isinstance(message, Welcome):
             raise ValueError("it says something before its welcome")

@@ -32,7 +32,7 @@ from engine.control.recovery_messages import (
 from engine.control.selector_driver import Listener, SelectorChannel
 from engine.control.silence import SILENT_S
 from engine.errors import Infeasible
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.incidents import Failed, Recovery, Source
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.attempt import Attempt, EndedRank, OpenFailure
@@ -61,13 +61,13 @@ class Lead(RecoveryHost):
         selector: selectors.BaseSelector,
         *,
         history: History,
-        say: Say,
+        emit: Emit,
         listener: socket.socket | None,
     ) -> None:
         super().__init__(spec, settings, ranks, selector, history=history, phase="gathering")
-        self._say = say
+        self._emit = emit
         self._machines: dict[SelectorChannel[FromFollower], tuple[int, ...]] = {}  # the ranks of each
-        self._held = ranks.held()
+        self._saved_steps = ranks.held()
         self._saved: Saved | None = None
         self._present = spec  # in the layout of the present attempt, or of the next one
         self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
@@ -94,10 +94,10 @@ class Lead(RecoveryHost):
             self._tell_all(CheckpointSaved(saved=self._saved))
         if self._phase == "halting" and self._ranks.gone():
             self._noticed().add(self._ranks.peer_lost())
-            self._held.update(self._ranks.held())
+            self._saved_steps.update(self._ranks.held())
             self._phase = "gathering"
         if self._phase == "gathering":
-            missing = [a for a in self._present.ranks if a.rank not in self._held]
+            missing = [a for a in self._present.ranks if a.rank not in self._saved_steps]
             if not missing:
                 self._begin()
             elif time.monotonic() > self._since + self._settings.wait_s:
@@ -125,7 +125,7 @@ class Lead(RecoveryHost):
         )
         self._failure, self._change = None, {}
         self.recoveries.append(_without_job(event))
-        self._say(event)
+        self._emit(event)
 
     def finished(self) -> None:
         """The result is there."""
@@ -166,14 +166,14 @@ class Lead(RecoveryHost):
         if not self._settings.smaller or not self._attempt:  # nothing has begun yet that could go on
             self._give_up(why)
             return
-        found = smaller(self._present, set(self._held))
+        found = smaller(self._present, set(self._saved_steps))
         if isinstance(found, Infeasible):
             self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
             return
         before, had = self._present, roles(self._present)
         self._layout, self._present = found, found.applied(self._spec)
         has = roles(self._present)
-        self._held.update({rank: () for rank in self._held if has.get(rank) != had[rank]})
+        self._saved_steps.update({rank: () for rank in self._saved_steps if has.get(rank) != had[rank]})
         self._change = change(before, self._present, why)
         self._begin()
 
@@ -184,7 +184,7 @@ class Lead(RecoveryHost):
             own = next(a.node for a in spec.ranks if a.rank == spec.first_rank)
             self._noticed().nodes[own] = "its host was started again"
             self._noticed().noticed = self._lost_at or self._noticed().noticed
-        point = restart_point(spec, self._held, saved)
+        point = restart_point(spec, self._saved_steps, saved)
         with listen(spec.rendezvous_host, spec.ports, spec.first_rank) as store:
             self._attempt += 1
             self._current = Attempt(
@@ -200,7 +200,7 @@ class Lead(RecoveryHost):
                 layout=self._layout,
             )
             self._phase = "running"
-            self._held.clear()
+            self._saved_steps.clear()
             self._tell_all(Start(attempt=self._current))
             self._ranks.begin(self._current, store)
 
@@ -214,14 +214,14 @@ class Lead(RecoveryHost):
 
     def _tell_all(self, message: FromLeader) -> None:
         for machine in list(self._machines):
-            machine.say(message)
+            machine.send(message)
 
     # The other machines (selector_driver.Handler).
 
     def greeted(self, connection: SelectorChannel[FromFollower]) -> None:
         """It knows the secret; its first message is to be a Hello."""
 
-    def heard(self, connection: SelectorChannel[FromFollower], message: FromFollower) -> None:
+    def handle(self, connection: SelectorChannel[FromFollower], message: FromFollower) -> None:
         """Do what a machine's message asks. Raises ValueError where it makes no sense now."""
         if isinstance(message, Hello):
             self._greet(connection, message)
@@ -244,7 +244,7 @@ class Lead(RecoveryHost):
         if not self._needs(ranks) or self._phase == "over":
             return
         for rank in ranks:
-            self._held.pop(rank, None)
+            self._saved_steps.pop(rank, None)
         nodes = {a.node for a in self._spec.ranks if a.rank in ranks}
         self._noticed().nodes.update(dict.fromkeys(nodes, why))
         if self._phase == "running":
@@ -259,10 +259,10 @@ class Lead(RecoveryHost):
             before.close()
             self.lost(before, "its host was started again")
         self._machines[connection] = ranks
-        connection.say(Welcome())
+        connection.send(Welcome())
         self._report(ranks, message)
         if not self._needs(ranks):
-            connection.say(Leave(why=NOT_NEEDED))
+            connection.send(Leave(why=NOT_NEEDED))
             return
         if self._phase == "running":  # its ranks are not there: the others cannot go on
             self._noticed()
@@ -274,7 +274,7 @@ class Lead(RecoveryHost):
         if report.layout is not None and report.attempt > self._attempt:  # this host is a new one
             self._layout = report.layout
             self._present = self._layout.applied(self._spec)
-        self._held.update(report.held)
+        self._saved_steps.update(report.held)
         self._attempt = max(self._attempt, report.attempt)
         self._lost_at = max(self._lost_at, report.lost_at)
         if report.saved is not None:

@@ -25,11 +25,11 @@ CONNECT_S = 1.0
 class Handler(Protocol[M]):
     """What is told of connections.
 
-    A ValueError that `heard` raises means that the message makes no sense now: the connection is closed.
+    A ValueError that `handle` raises means that the message makes no sense now: the connection is closed.
     """
 
     def greeted(self, connection: "SelectorChannel[M]") -> None: ...
-    def heard(self, connection: "SelectorChannel[M]", message: M) -> None: ...
+    def handle(self, connection: "SelectorChannel[M]", message: M) -> None: ...
     def lost(self, connection: "SelectorChannel[M]", why: str) -> None: ...
 
 
@@ -73,7 +73,7 @@ class SelectorChannel(Generic[M]):
         assert self._channel.greeting is not None
         return self._channel.greeting.rank
 
-    def say(self, message: Document) -> None:
+    def send(self, message: Document) -> None:
         """Send a message as soon as the other side reads. Where that fails, `tick` ends the connection: no
         handler is called in the middle of what its caller does."""
         self._write(line_of(message))
@@ -90,7 +90,7 @@ class SelectorChannel(Generic[M]):
             self._end(f"silent for {now - self._last_heard:.1f} s")
         elif now >= self._last_beat + BEAT_S:
             self._last_beat = now
-            self.say(Beat())
+            self.send(Beat())
 
     def close(self) -> None:
         """Close it, of which the handler is not told."""
@@ -137,7 +137,7 @@ class SelectorChannel(Generic[M]):
         for message in self._channel.receive(data):
             if not self.open:
                 return
-            self._handler.heard(self, message)
+            self._handler.handle(self, message)
         if not self._greeted:
             self._write(self._channel.handshake.outgoing())
             if self._channel.greeting is not None:
@@ -179,7 +179,7 @@ def call(
     selector: selectors.BaseSelector,
     me: Identity,
     peer: int,
-    heard: Messages[M],
+    incoming: Messages[M],
     handler: Handler[M],
     *,
     silent_s: float,
@@ -195,7 +195,7 @@ def call(
     if code not in (0, errno.EINPROGRESS):
         calling.close()
         raise OSError(code, os.strerror(code))
-    channel = Channel(Handshake(dial(me, peer=peer)), heard)
+    channel = Channel(Handshake(dial(me, peer=peer)), incoming)
     return SelectorChannel(calling, selector, channel, handler, silent_s=silent_s, connecting=True)
 
 
@@ -212,12 +212,12 @@ class Listener(Generic[M]):
         listening: socket.socket,
         selector: selectors.BaseSelector,
         me: Identity,
-        heard: Messages[M],
+        incoming: Messages[M],
         handler: Handler[M],
         *,
         silent_s: float,
     ) -> None:
-        self._socket, self._selector, self._me, self._heard = listening, selector, me, heard
+        self._socket, self._selector, self._me, self._incoming = listening, selector, me, incoming
         self._handler, self._silent_s = handler, silent_s
         self._unproven = Unproven()
         self.connections: list[SelectorChannel[M]] = []
@@ -251,7 +251,7 @@ class Listener(Generic[M]):
             connected, _ = self._socket.accept()
         except OSError:  # it left again
             return
-        channel = Channel(Handshake(listen(self._me)), self._heard)
+        channel = Channel(Handshake(listen(self._me)), self._incoming)
         connection = SelectorChannel(
             connected, self._selector, channel, self._handler, silent_s=self._silent_s, listener=self
         )

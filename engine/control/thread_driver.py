@@ -56,12 +56,12 @@ class BlockingChannel(Generic[M]):
         self,
         connected: socket.socket,
         handshake: Handshake,
-        heard: Messages[M],
+        incoming: Messages[M],
         *,
         seconds: float = HANDSHAKE_S,
     ) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket, self._channel = connected, Channel(handshake, heard)
+        self._socket, self._channel = connected, Channel(handshake, incoming)
         self._sending = threading.Lock()
         self.greeting = greet(connected, handshake, seconds)
 

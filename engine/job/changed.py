@@ -9,17 +9,17 @@ def changed(document: dict[str, Any], values: Mapping[str, Any]) -> dict[str, An
 
     values : by path; a path without a dot is a whole section.
     """
-    made = {name: dict(part) if isinstance(part, dict) else part for name, part in document.items()}
+    copy = {name: dict(part) if isinstance(part, dict) else part for name, part in document.items()}
     for path, value in values.items():
         section, _, name = path.partition(".")
-        part = made.setdefault(section, {}) if name else made
+        part = copy.setdefault(section, {}) if name else copy
         if value is None:
             part.pop(name or section, None)
         else:
             part[name or section] = value
         if name and not part:
-            del made[section]
-    return made
+            del copy[section]
+    return copy
 
 
 def value_at(document: Mapping[str, Any], path: str, default: Any = None) -> Any:
@@ -33,8 +33,8 @@ def value_at(document: Mapping[str, Any], path: str, default: Any = None) -> Any
 
 def fields_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of all sections by their path; what is no section stands under its own name."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for section, part in document.items():
         inside = isinstance(part, dict)
-        found |= {f"{section}.{name}": value for name, value in part.items()} if inside else {section: part}
-    return found
+        fields |= {f"{section}.{name}": value for name, value in part.items()} if inside else {section: part}
+    return fields

@@ -105,10 +105,10 @@ def _check_tp(job: JobFields) -> None:
     if job.cell.tp == 1:
         return
     for name, reason in _NOT_WITH_TP.items():
-        given = attrgetter(name)(job)
-        if given is not None:
+        value = attrgetter(name)(job)
+        if value is not None:
             allowed = f"not available with tp = {job.cell.tp}: {reason}"
-            raise InputError(name, given.model_dump(exclude_none=True), allowed)
+            raise InputError(name, value.model_dump(exclude_none=True), allowed)
     if job.device.kind == "emulated":
         allowed = (
             "1 on device emulated, where the profile sets the times of ops, whatever the number of ranks"

@@ -175,8 +175,8 @@ class JobFields(Document):
         return next((link for link in self.links if set(link.between) == names), None)
 
     def _network(self, link: TrainLink) -> HopNetwork:
-        asked = link.connections or (None if self.cell.connections == "auto" else self.cell.connections)
-        return hop_network(latency_ms=link.latency_ms, cap_gbps=link.bandwidth_gbps, connections=asked)
+        connections = link.connections or (None if self.cell.connections == "auto" else self.cell.connections)
+        return hop_network(latency_ms=link.latency_ms, cap_gbps=link.bandwidth_gbps, connections=connections)
 
     @cached_property
     def scenario(self) -> Scenario:

@@ -53,12 +53,12 @@ class Conversion:
     """A document in sections, and which of them come from flat fields."""
 
     document: dict[str, Any]
-    made: frozenset[str] = frozenset()
+    flat_sections: frozenset[str] = frozenset()
 
     @property
     def is_flat(self) -> bool:
         """Whether any field was flat."""
-        return bool(self.made)
+        return bool(self.flat_sections)
 
     def named(self, error: InputError) -> InputError:
         """The error with its field as the user wrote it."""
@@ -66,7 +66,7 @@ class Conversion:
 
     def _name(self, field: str) -> str:
         section = field.partition(".")[0]
-        if section not in self.made:
+        if section not in self.flat_sections:
             return field
         if section == "strategy" and self.document["strategy"].get("kind") == SWAP:
             rest = field.removeprefix("strategy")
@@ -90,17 +90,17 @@ def converted(document: dict[str, Any]) -> Conversion:
         return Conversion(document=document)
     sections = {name: value for name, value in document.items() if name not in flat}
     _check_names(sections)
-    made: dict[str, dict[str, Any]] = {name: {} for name in _REQUIRED - sections.keys()}
+    parts: dict[str, dict[str, Any]] = {name: {} for name in _REQUIRED - sections.keys()}
     for name in flat:
         path = PATHS.get(name, "strategy")
         section, _, field = path.partition(".")
         if section in sections:
             allowed = f"write it as {path}: the document has the section {section} too"
             raise InputError(name, document[name], allowed)
-        made.setdefault(section, {})[field] = document[name]
-    if "strategy" in made:
-        made["strategy"] = _strategy(document, flat)
-    return Conversion(document={**sections, **made}, made=frozenset(made))
+        parts.setdefault(section, {})[field] = document[name]
+    if "strategy" in parts:
+        parts["strategy"] = _strategy(document, flat)
+    return Conversion(document={**sections, **parts}, flat_sections=frozenset(parts))
 
 
 def in_sections(document: dict[str, Any]) -> dict[str, Any]:

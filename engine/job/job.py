@@ -29,13 +29,13 @@ class TrainJob(JobFields):
     def _read(cls, document: Any, handler: ModelWrapValidatorHandler["TrainJob"]) -> "TrainJob":
         if not isinstance(document, dict):
             return handler(document)
-        found = converted(document)
+        conversion = converted(document)
         try:
-            return handler(filled(found.document))
+            return handler(filled(conversion.document))
         except ValidationError as error:
-            if not found.is_flat:
+            if not conversion.is_flat:
                 raise
-            raise found.named(input_error(error, cls)) from None
+            raise conversion.named(input_error(error, cls)) from None
 
     def with_fields(self, section: str, **values: Any) -> "TrainJob":
         """A copy with other values in one section, which are not validated."""

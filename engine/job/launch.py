@@ -128,7 +128,7 @@ class LaunchSpec:
 
 
 def _disturbance(values: dict[str, Any]) -> Disturbance:
-    rows = {name: tuple(map(tuple, given)) for name, given in values.items() if name != "since"}
+    rows = {name: tuple(map(tuple, points)) for name, points in values.items() if name != "since"}
     return Disturbance(**rows, since=int(values.get("since", 0)))
 
 

@@ -31,5 +31,5 @@ class LearningRateSchedule(Document):
         if self.decay == "constant":
             return lr
         left = max(1, (self.decay_steps or steps) - 1 - self.warmup_steps)
-        way = min(1.0, (step - self.warmup_steps) / left)
-        return lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * way)) / 2)
+        progress = min(1.0, (step - self.warmup_steps) / left)
+        return lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)

@@ -14,7 +14,7 @@ def dcs_of_pipelines(document: Document) -> tuple[tuple[int, ...], ...]:
     cell = document["cell"]
     if cell.get("devices"):
         owner = [dc for dc, site in enumerate(document["datacenters"]) for _ in range(site["gpus"])]
-        return tuple(tuple(owner[device] for device in way) for way in cell["devices"]["pipelines"])
+        return tuple(tuple(owner[device] for device in pipeline) for pipeline in cell["devices"]["pipelines"])
     dcs = tuple(cell.get("dc_of_stage") or [0] * cell["stages"])
     return (dcs,) * cell.get("pipelines", 1)
 

@@ -70,8 +70,8 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
 
 
 def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
-    width, kept = BYTES_OF_DTYPE[job.device.dtype], BYTES_OF_PARAMETER[job.device.dtype]
-    copied = width if width < kept else 0  # an embedding casts the rows that it reads instead
+    width, parameter_bytes = BYTES_OF_DTYPE[job.device.dtype], BYTES_OF_PARAMETER[job.device.dtype]
+    copied = width if width < parameter_bytes else 0  # an embedding casts the rows that it reads instead
     how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
     memory = counted(
         job.model.shape,
@@ -81,7 +81,9 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
         blocks=layers,
         is_first=is_first,
         is_last=is_last,
-        stored=Numbers(width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + copied, dropout=False),
+        stored=Numbers(
+            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * parameter_bytes + copied, dropout=False
+        ),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
     )
     not_copied = copied * job.model.shape.embedding_parameters if is_first else 0

@@ -147,7 +147,7 @@ def _median_ms(stats: list[dict[str, Any]], kind: str) -> float | None:
     return 1e3 * median(values) if values else None
 
 
-def _way(job: TrainJob, rank: dict[str, Any], to_stage: int) -> _Way:
+def _direction(job: TrainJob, rank: dict[str, Any], to_stage: int) -> _Way:
     dcs = job.dcs_of_pipeline[rank["pipeline"]]
     return rank["stage"], to_stage, dcs[rank["stage"]], dcs[to_stage]
 
@@ -160,21 +160,21 @@ def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
     totals: dict[_Way, list[float]] = {}
     for rank in stats:
         for row in rank["traffic"]:
-            total = totals.setdefault(_way(job, rank, row["to_stage"]), [0, 0.0])
+            total = totals.setdefault(_direction(job, rank, row["to_stage"]), [0, 0.0])
             total[0] += row["bytes"]
             total[1] += row["seconds"]
     egress: dict[_Way, list[dict[str, int]]] = {}
     for rank in stats:
         for row in rank["egress"]:
-            egress.setdefault(_way(job, rank, row["to_stage"]), []).append(row)
+            egress.setdefault(_direction(job, rank, row["to_stage"]), []).append(row)
     return [
         {
-            "from": job.datacenters[way[2]].name,
-            "to": job.datacenters[way[3]].name,
+            "from": job.datacenters[direction[2]].name,
+            "to": job.datacenters[direction[3]].name,
             "bytes": int(nbytes),
-            "egress_bytes": sum(row["bytes"] for row in egress[way]),
+            "egress_bytes": sum(row["bytes"] for row in egress[direction]),
             "gbps": nbytes * 8 / seconds / 1e9 if seconds else None,
-            "connections": max(row["connections"] for row in egress[way]),
+            "connections": max(row["connections"] for row in egress[direction]),
         }
-        for way, (nbytes, seconds) in sorted(totals.items())
+        for direction, (nbytes, seconds) in sorted(totals.items())
     ]

@@ -37,13 +37,13 @@ def shape_of(document: dict[str, Any]) -> Shape:
     """The shape of the job in `document` (of `meridian train`, in sections)."""
     names = [dc["name"] for dc in document["datacenters"]]
     cell, strategy = document["cell"], document["strategy"]
-    ways = dcs_of_pipelines(document)
+    dcs_of_pipeline = dcs_of_pipelines(document)
     # Pipelines that run through different data centres share no links.
-    own = "temporal" if strategy["policy"] == "atlas" and len(set(ways)) == 1 else "spatial"
+    own = "temporal" if strategy["policy"] == "atlas" and len(set(dcs_of_pipeline)) == 1 else "spatial"
     if strategy.get("schedule"):
         own = sharing_of(strategy["schedule"])
     sharing = strategy.get("sharing") or own
-    directions = dict.fromkeys(_wan_directions(ways))
+    directions = dict.fromkeys(_wan_directions(dcs_of_pipeline))
     known = {frozenset(link["between"]): link for link in document.get("links", [])}
     links = []
     for a, b in directions:
@@ -55,15 +55,15 @@ def shape_of(document: dict[str, Any]) -> Shape:
         stages=cell["stages"],
         pipelines=cell.get("pipelines", 1),
         dcs=tuple(names),
-        dcs_of_pipeline=ways,
+        dcs_of_pipeline=dcs_of_pipeline,
         links=tuple(links),
         pairs=cell.get("pipelines", 1) // cell.get("cells", 1) if sharing == "temporal" else 1,
     )
 
 
-def _wan_directions(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
+def _wan_directions(dcs_of_pipeline: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
     """The directions in which adjacent stages send between data centres, in pipeline order."""
-    for dcs in dict.fromkeys(ways):
+    for dcs in dict.fromkeys(dcs_of_pipeline):
         for a, b in pairwise(dcs):
             if a != b:
                 yield from ((a, b), (b, a))
@@ -80,11 +80,11 @@ class PlacedRank(Protocol):
 def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
     """One lane per rank; `gpu` and `node` are null before the run has its GPUs."""
     placed = {rank.rank: rank for rank in ranks}
-    made = []
+    rows = []
     for rank in range(shape.ranks):
         pipeline, stage = divmod(rank, shape.stages)
         at = placed.get(rank)
-        made.append(
+        rows.append(
             {
                 "rank": rank,
                 "pipeline": pipeline,
@@ -94,4 +94,4 @@ def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
                 "node": at.node.name if at else None,
             }
         )
-    return made
+    return rows

@@ -25,9 +25,9 @@ _NOT_BUILT = {
 def check(job: JobFields, settings: SwapStrategy) -> None:
     """Raise InputError for what makes no sense with strategy swap, by the name of the field."""
     for name, allowed in _OF_PIPELINES.items():
-        field, given = CellSection.model_fields[name], getattr(job.cell, name)
-        if given != (1 if name == "stages" else field.get_default(call_default_factory=True)):
-            raise InputError(f"cell.{name}", given, allowed)
+        field, value = CellSection.model_fields[name], getattr(job.cell, name)
+        if value != (1 if name == "stages" else field.get_default(call_default_factory=True)):
+            raise InputError(f"cell.{name}", value, allowed)
     for path, allowed in _NOT_BUILT.items():
         unavailable = attrgetter(path)(job)
         if unavailable is not None:

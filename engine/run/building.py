@@ -145,7 +145,7 @@ def validation_of(start: Start, ground: Ground, stage: Stage) -> Validation | No
         held_out,
         ground.device,
         leads=ground.is_first,
-        say=ground.events.put,
+        emit=ground.events.put,
         tp=ground.tp,
     )
 
@@ -171,5 +171,5 @@ def _adapting(
         ranks=[a.rank for a in spec.ranks],
         job=spec.job,
         schedule=schedule,
-        say=events.put,
+        emit=events.put,
     )

@@ -190,7 +190,7 @@ class _Process:
             await asyncio.sleep(SAY_EVERY_S)
             if self._open:
                 service, slowdown = self._service, self._service.plan.slowdown
-                self._say(
+                self._emit(
                     service.counts.event(
                         self._start.first.dc_name,
                         waiting=service.waiting,
@@ -203,9 +203,9 @@ class _Process:
 
     def _say_state(self, state: CoordinatorState, detail: str) -> None:
         host, port = self._address
-        self._say(state_event(self._start, state, detail, host, port))
+        self._emit(state_event(self._start, state, detail, host, port))
 
-    def _say(self, event: BaseEvent) -> None:
+    def _emit(self, event: BaseEvent) -> None:
         os.write(self._events_fd, event.to_json() + b"\n")
 
     def _now_ms(self) -> float:

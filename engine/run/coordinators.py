@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
-from engine.job.events.base import BaseEvent, Say
+from engine.job.events.base import BaseEvent, Emit
 from engine.job.events.event import from_json
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.prefill.adjacent_stages import gpus_of
@@ -45,13 +45,13 @@ class _Coordinator:
 class PrefillCoordinators(HostPart):
     """Starts and watches them, in the host's own loop.
 
-    say : is given their events.
+    emit : takes their events.
     life : the host's pipe, its read and write ends: a coordinator ends when no process holds the latter.
     children : of the host; a coordinator is entered when it is forked.
     """
 
     selector: selectors.BaseSelector
-    say: Say
+    emit: Emit
     life: tuple[int, int]
     children: Children
     _starts: dict[int, CoordinatorStart] = field(default_factory=dict)  # by data centre
@@ -113,7 +113,9 @@ class PrefillCoordinators(HostPart):
         self.selector.unregister(coordinator.read_fd)
         os.close(coordinator.read_fd)
         if coordinator.open is not None:
-            self.say(state_event(coordinator.start, CoordinatorState.CLOSED, _why(status), *coordinator.open))
+            self.emit(
+                state_event(coordinator.start, CoordinatorState.CLOSED, _why(status), *coordinator.open)
+            )
         self._follow(coordinator)
 
     def close(self) -> None:
@@ -173,7 +175,7 @@ class PrefillCoordinators(HostPart):
     def _handle(self, coordinator: _Coordinator, event: BaseEvent) -> None:
         if isinstance(event, CoordinatorEvent):
             coordinator.open = (event.host, event.port) if event.state is CoordinatorState.OPEN else None
-        self.say(event)
+        self.emit(event)
 
 
 def _why(status: int) -> str:

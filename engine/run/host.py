@@ -88,7 +88,7 @@ class Host:
                 self._commands[name](rest)
 
     def _ask_for_end(self, _: str) -> None:
-        self._ranks.asked[0] = 1
+        self._ranks.stop_flag[0] = 1
 
 
 def main() -> int:

@@ -43,7 +43,7 @@ class RankGroup:
         self._host: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._commands = threading.Lock()
-        self._heard = False  # whether the host has said anything: before that it has started no rank
+        self._reported = False  # whether the host has said anything: before that it has started no rank
         self._stopped = False
 
     def start(self) -> None:
@@ -85,7 +85,9 @@ class RankGroup:
         if self._host is None:
             return
         self._stopped = True
-        if not self._heard:  # it imports for seconds and reads no command meanwhile; nothing is lost with it
+        if (
+            not self._reported
+        ):  # it imports for seconds and reads no command meanwhile; nothing is lost with it
             self._kill_all()
         self._command(f"stop {grace_s}")
         if not self.wait(grace_s + 5.0):
@@ -129,7 +131,7 @@ class RankGroup:
             event = self._decoded(line)
             if event is None:
                 continue
-            self._heard = True
+            self._reported = True
             if isinstance(event, Rank) and event.state.is_end:
                 ended.add(event.rank)
             self._deliver(event)
@@ -154,7 +156,7 @@ class RankGroup:
     def _lost(self, rank: int, code: int) -> Event:
         """The event of a rank whose host ended without saying what became of it."""
         state, detail = RankState.STOPPED, "stopped before it started"
-        if not self._stopped or self._heard:
+        if not self._stopped or self._reported:
             state = RankState.FAILED
             detail = f"the host process of the ranks ended with status {code}: {self._last_host_line()}"
         gone = state is RankState.FAILED and code != 0

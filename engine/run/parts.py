@@ -35,7 +35,7 @@ def begin(
     if pulses := Pulses.of(job, first.spec.local):
         watching.append(SilenceWatch(ranks, pulses))
     if job.prefill is not None and first.schedule is not None:
-        coordinators = PrefillCoordinators(selector=selector, say=emit, life=ranks.life, children=children)
+        coordinators = PrefillCoordinators(selector=selector, emit=emit, life=ranks.life, children=children)
         watching.append(coordinators)
     if job.failures.recovery is not None:
         result = RunResult(ranks)

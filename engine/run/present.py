@@ -61,7 +61,7 @@ class Present:
         wiring = Wiring(job, schedule, me, ground.mesh, ground.device)
         part = Part(
             work=work_of(schedule, me.pipeline % job.cell.cell_pipelines, me.stage, self._lasts_s),
-            places=wiring.places,
+            positions=wiring.positions,
             links=wiring.links,
             late=schedule.recompute_gate == "late",
         )

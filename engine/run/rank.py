@@ -79,9 +79,9 @@ class Training:
         self._boundary = Boundary(
             ground.mesh.store,
             rank=ground.me.rank,
-            asked=start.asked,
+            stop_flag=start.stop_flag,
             leads=ground.is_first,
-            say=ground.events.put,
+            emit=ground.events.put,
         )
         stage, kept = self._trained.stage, start.kept
         self._keeper = Keeper(
@@ -91,7 +91,7 @@ class Training:
             start.corpus,
             optimizer=self._trained.optimizer,
             layers=dict(zip(stage.numbers, stage.layers, strict=True)),
-            say=ground.events.put,
+            emit=ground.events.put,
             tp=ground.tp,
         )
         self._reports = StepReports(
@@ -129,9 +129,9 @@ class Training:
             peers=ground.mesh.peers(),
             device=ground.device,
         )
-        self._say(RankState.READY)
+        self._emit_state(RankState.READY)
         ground.mesh.barrier("ready")
-        self._say(RankState.RUNNING)
+        self._emit_state(RankState.RUNNING)
         startup_s = time.time() - self._start.began
         if self._resumed_from:
             log.info("Training continues after iteration %s.", f"{self._resumed_from:,}")
@@ -207,7 +207,7 @@ class Training:
         self._ground.device.settle()
         return start, time.monotonic()
 
-    def _say(self, state: RankState) -> None:
+    def _emit_state(self, state: RankState) -> None:
         event = Rank(rank=self._ground.me.rank, state=state, pid=os.getpid(), t=time.time())
         self._ground.events.put(event)
 

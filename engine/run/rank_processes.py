@@ -43,8 +43,8 @@ class RankProcesses:
     ----------
     by_pid : those that have been started, the ended ones too.
     stopping : whether they have been told to end; none is started any more.
-    asked : one byte shared with the ranks, which are forks of this process (a signal could come before its
-        handler): set to end the run after a whole iteration.
+    stop_flag : one byte shared with the ranks, which are forks of this process (a signal could come before
+        its handler): set to end the run after a whole iteration.
     life : the read and write ends of a pipe; who has the former knows by it when this process is gone.
     """
 
@@ -63,10 +63,10 @@ class RankProcesses:
         self.parts: Sequence[HostPart] = ()
         self.by_pid: dict[int, LocalRank] = {}
         self.stopping = False
-        self.asked = mmap.mmap(-1, 1)
+        self.stop_flag = mmap.mmap(-1, 1)
         self.life = os.pipe()
         self._kill_at: float | None = None
-        self._end_said: set[int] = set()
+        self._ended: set[int] = set()
 
     def start(self, group: GroupStart) -> None:
         """Fork the ranks of a group."""
@@ -121,28 +121,28 @@ class RankProcesses:
             rank.log.close()
         self.by_pid.clear()
 
-    def say(self, rank: LocalRank, state: RankState, detail: str = "") -> None:
+    def emit_state(self, rank: LocalRank, state: RankState, detail: str = "") -> None:
         """Say the state of a rank."""
         rank_event = Rank(
             rank=rank.me.rank, state=state, detail=detail, exit_code=rank.code, pid=rank.pid, t=time.time()
         )
         emit(rank_event)
 
-    def say_end(self, rank: LocalRank, state: RankState, detail: str) -> None:
+    def emit_end(self, rank: LocalRank, state: RankState, detail: str) -> None:
         """Say how a rank ended, unless that has been said of its number before."""
-        if rank.me.rank not in self._end_said:
-            self._end_said.add(rank.me.rank)
-            self.say(rank, state, detail)
+        if rank.me.rank not in self._ended:
+            self._ended.add(rank.me.rank)
+            self.emit_state(rank, state, detail)
 
-    def say_end_of(self, rank: int, state: RankState, detail: str) -> None:
+    def emit_end_of(self, rank: int, state: RankState, detail: str) -> None:
         """The same of a rank's number that has no process here at the moment."""
-        if rank not in self._end_said:
-            self._end_said.add(rank)
+        if rank not in self._ended:
+            self._ended.add(rank)
             emit(Rank(rank=rank, state=state, detail=detail, t=time.time()))
 
     def without_end(self) -> list[int]:
         """The numbers of the ranks here of whose end nothing has been said."""
-        return sorted(set(self.local) - self._end_said)
+        return sorted(set(self.local) - self._ended)
 
     def _fork(self, group: GroupStart, me: RankAssignment) -> None:
         out_read, out_write = os.pipe()
@@ -161,7 +161,7 @@ class RankProcesses:
         for fd, is_events in ((out_read, False), (events_read, True)):
             read = partial(self._read, fd, _Pipe(rank, is_events))
             self._selector.register(fd, selectors.EVENT_READ, read)
-        self.say(rank, RankState.STARTING)
+        self.emit_state(rank, RankState.STARTING)
 
     def _start_of(self, group: GroupStart, me: RankAssignment, events_fd: int) -> Start:
         store = group.store if me.rank == self._first_rank else None
@@ -175,7 +175,7 @@ class RankProcesses:
             listen_fd=store.fileno() if store is not None else None,
             events_fd=events_fd,
             began=self._began,
-            asked=self.asked,
+            stop_flag=self.stop_flag,
         )
         for part in self.parts:
             start = part.equip(start)

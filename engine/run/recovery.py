@@ -73,7 +73,7 @@ class Recovering(HostPart):
             listener.close()
             listener = None
         self._recovery = Lead(
-            spec, settings, self, selector, history=self._history, say=emit, listener=listener
+            spec, settings, self, selector, history=self._history, emit=emit, listener=listener
         )
 
     # What the host asks (part.HostPart).
@@ -199,7 +199,7 @@ class Recovering(HostPart):
 
     def _say_ends(self, ranks: Sequence[int], state: RankState, why: str) -> None:
         for rank in ranks:
-            self._ranks.say_end_of(rank, state, why)
+            self._ranks.emit_end_of(rank, state, why)
 
     def _kept(self, rank: int) -> ResumeState:
         """What a rank is handed for its present attempt."""

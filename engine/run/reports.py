@@ -40,9 +40,9 @@ class StepReports:
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
         self._totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below()) if me.leads else None
         reports = job.optimizer.clip is None and me.pipeline == 0
-        self._background = Background(self._totals, self._tell, die) if reports and self._totals else None
+        self._background = Background(self._totals, self._report, die) if reports and self._totals else None
         self._changed = threading.Condition()
-        self._told = first  # steps that were told of
+        self._reported = first  # steps that were told of
 
     def add(self, iteration: int, square_sum: float, loss: float) -> None:
         """This stage's sum of squares and loss of an iteration; clips the gradients where the job says so."""
@@ -55,7 +55,7 @@ class StepReports:
         square_sum, loss = tp.agreed(square_sum, loss)
         self._gradients.scale(min(1.0, clip / (square_sum**0.5 + 1e-6)))
         if self._ground.me.pipeline == 0:
-            self._tell(iteration, square_sum, loss)
+            self._report(iteration, square_sum, loss)
 
     def contribute(self, iteration: int, square_sum: float, loss: float) -> None:
         """Pass this stage's numbers on in the background, in a run whose gradients are not clipped."""
@@ -64,20 +64,20 @@ class StepReports:
 
     def begin_at(self, step: int) -> None:
         """So many steps were told of before."""
-        self._told = step
+        self._reported = step
 
-    def wait_until_told(self, steps: int) -> None:
+    def wait_until_reported(self, steps: int) -> None:
         """On the first rank, return once so many steps have been told of."""
         if self._background and self._ground.is_first:
             with self._changed:
-                self._changed.wait_for(lambda: self._told >= steps)
+                self._changed.wait_for(lambda: self._reported >= steps)
 
     def close(self) -> None:
         """Wait until all contributions are passed on."""
         if self._background:
             self._background.close()
 
-    def _tell(self, iteration: int, square_sum: float, loss: float) -> None:
+    def _report(self, iteration: int, square_sum: float, loss: float) -> None:
         if not self._ground.is_first:
             return
         norm, now = square_sum**0.5, time.time()
@@ -87,6 +87,6 @@ class StepReports:
         if self._board is not None:
             self._board.note(iteration, loss, norm, now)
         with self._changed:
-            self._told = iteration + 1
+            self._reported = iteration + 1
             self._changed.notify_all()
         self._ground.events.put(step_event(self._ground.job, iteration, loss, norm, now))

@@ -23,7 +23,7 @@ class SwapWorkers(HostPart):
         """Say of a worker that was lost, and that the run survives, that it left."""
         if self._ranks.stopping or not self._survives(rank):
             return False
-        self._ranks.say_end(rank, RankState.LEFT, why_ended(rank))
+        self._ranks.emit_end(rank, RankState.LEFT, why_ended(rank))
         return True
 
     def _survives(self, lost: LocalRank) -> bool:
@@ -43,7 +43,7 @@ class TrackedWorkers(SwapWorkers):
         assert first.store is not None
         self._group = dataclasses.replace(first, store=None)
         self._tracker = Tracker(
-            first.spec, first.store, selector, say=emit, start=self._start_late, asked=ranks.asked
+            first.spec, first.store, selector, emit=emit, start=self._start_late, stop_flag=ranks.stop_flag
         )
 
     @property
@@ -68,7 +68,7 @@ class TrackedWorkers(SwapWorkers):
         tracker.tick()
         if tracker.failure is not None and not ranks.stopping:
             for rank in ranks.living()[:1]:
-                ranks.say_end(rank, RankState.FAILED, tracker.failure)
+                ranks.emit_end(rank, RankState.FAILED, tracker.failure)
             ranks.stop(KILL_AFTER_FAILURE_S)
 
     def close(self) -> None:

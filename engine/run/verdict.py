@@ -55,7 +55,7 @@ class Verdict(HostPart):
         self._say_failures(final=True)
         for rank in self._ranks.ended():
             if rank.code == 0:
-                self._ranks.say(rank, RankState.FINISHED)
+                self._ranks.emit_state(rank, RankState.FINISHED)
 
     def _say_failures(self, *, final: bool) -> None:
         """Of those whose last line has been read; `final`: of all."""
@@ -66,4 +66,4 @@ class Verdict(HostPart):
             if final or not rank.open_pipes or (rank.code or 0) < 0:
                 lost_peer = rank.code == EXIT_PEER_LOST and caused
                 state = RankState.STOPPED if self._ranks.stopping or lost_peer else RankState.FAILED
-                self._ranks.say_end(rank, state, why_ended(rank))
+                self._ranks.emit_end(rank, state, why_ended(rank))

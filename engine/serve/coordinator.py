@@ -300,7 +300,7 @@ class PrefillCoordinator:
         chunks = placement.rows.reshape(-1, progress.degree, 4)
         for gpu, sent, same in zip(progress.gpus, progress.sent, kept, strict=True):
             if sent > same:
-                self._tell(gpu, Cancel(request=progress.key, done=int(chunks[:same, 0, TOKENS].sum())))
+                self._send_to(gpu, Cancel(request=progress.key, done=int(chunks[:same, 0, TOKENS].sum())))
         if progress.gpus != gpus_of(placement, progress.degree) and any(progress.sent):
             self._drop(progress)
         progress.take_over(placement, kept)
@@ -334,7 +334,7 @@ class PrefillCoordinator:
         progress.tries += 1
         before = progress.gpus
         for gpu in before:
-            self._tell(gpu, Cancel(request=progress.key, done=progress.done))
+            self._send_to(gpu, Cancel(request=progress.key, done=progress.done))
         # What was handed on and is not there will not come: a second time it is made again.
         passed = progress.under_way() if progress.tries == 1 else []
         if not passed:
@@ -378,13 +378,13 @@ class PrefillCoordinator:
             keep=final and progress.keeps,
             lease_s=left_s + (HAND_OVER_LEASE_S if progress.request.hand_over else LEASE_S),
         )
-        self._tell(gpu, message)
+        self._send_to(gpu, message)
 
     def _ran(self, gpu: int, ran: ChunkRan, now_ms: float) -> None:
         progress = self._requests.get(ran.request)
         if progress is None or progress.made or gpu not in progress.gpus:
             if progress is None:
-                self._tell(gpu, Drop(request=ran.request))
+                self._send_to(gpu, Drop(request=ran.request))
             return
         stage = progress.gpus.index(gpu)
         if ran.cache is not None:
@@ -415,7 +415,7 @@ class PrefillCoordinator:
             )
         for gpu in progress.gpus[:-1]:  # the last one knows
             end = Cancel(request=progress.key, done=0) if progress.keeps else Drop(request=progress.key)
-            self._tell(gpu, end)
+            self._send_to(gpu, end)
         if request.hand_over:
             self._token(progress, token, first=True)
             self._finish(progress, "length", params)
@@ -485,11 +485,11 @@ class PrefillCoordinator:
 
     def _drop(self, progress: PrefillProgress) -> None:
         for gpu in progress.gpus:
-            self._tell(gpu, Drop(request=progress.key))
+            self._send_to(gpu, Drop(request=progress.key))
 
     def _to_ms(self, seconds: float) -> float:
         return (seconds - self._origin_s) * 1e3
 
-    def _tell(self, gpu: int, message: Document) -> None:
+    def _send_to(self, gpu: int, message: Document) -> None:
         if gpu in self._peers:
             self._peers[gpu].post(message)

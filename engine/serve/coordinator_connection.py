@@ -44,7 +44,7 @@ class CoordinatorConnection:
         self._thread = threading.Thread(target=self._work, name="coordinator-line", daemon=True)
         self._thread.start()
 
-    def say(self, message: Document) -> None:
+    def send(self, message: Document) -> None:
         """Send, without waiting: a coordinator that is behind costs training nothing. What cannot be sent is
         lost together with the connection, by which the coordinator knows."""
         channel = self._channel
@@ -80,12 +80,12 @@ class CoordinatorConnection:
     def _work(self) -> None:
         while not self._closing.is_set():
             with contextlib.suppress(OSError, ValueError, RuntimeError):
-                address = self._found()
+                address = self._published_address()
                 if address is not None:
                     self._talk(address)
             self._closing.wait(LOOK_S)
 
-    def _found(self) -> tuple[str, int] | None:
+    def _published_address(self) -> tuple[str, int] | None:
         """Where the coordinator listens. Raises RuntimeError: the store's rank is gone, or has no time."""
         if not self._store.check([self._key]):
             return None

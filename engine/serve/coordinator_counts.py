@@ -28,7 +28,7 @@ class Counts:
     ) -> Prefill:
         """The event of kind `prefill`; the counts begin at 0 again. guard_ms : the longest of its GPUs."""
         now = time.monotonic()
-        made = Prefill(
+        event = Prefill(
             dc=dc,
             t=time.time(),
             window_s=round(now - self.since, 3),
@@ -49,4 +49,4 @@ class Counts:
         self.prefill_ms, self.waited_ms, self.since = 0.0, 0.0, now
         self.refused.clear()
         self.failed.clear()
-        return made
+        return event

@@ -75,14 +75,14 @@ class DecodeWorker:
         if max_new_tokens < 1 or last_token in self._ends():
             return []
         ids = torch.tensor([[last_token]], device=self.model.device)
-        made = self.model.generate(
+        output = self.model.generate(
             ids,
             attention_mask=torch.ones(1, cache.tokens + 1, dtype=torch.int64, device=ids.device),
             past_key_values=self._theirs(cache),
             max_new_tokens=max_new_tokens,
             **{"do_sample": False} | options,
         )
-        tokens: list[int] = made[0, 1:].tolist()
+        tokens: list[int] = output[0, 1:].tolist()
         return tokens
 
     def stream(
@@ -97,8 +97,8 @@ class DecodeWorker:
         for at in range(1, most + 1):
             with torch.inference_mode():
                 ids = torch.tensor([[last_token]], device=self.model.device)
-                made = self.model(ids, past_key_values=theirs, use_cache=True)
-                last_token = draw(made.logits[0, -1].cpu(), sampling, at=at)
+                output = self.model(ids, past_key_values=theirs, use_cache=True)
+                last_token = draw(output.logits[0, -1].cpu(), sampling, at=at)
             if last_token in ends and not sampling.ignore_eos:
                 return "stop"
             yield last_token
@@ -107,10 +107,10 @@ class DecodeWorker:
     def _theirs(self, cache: ReceivedCache) -> "DynamicCache":
         from transformers import DynamicCache
 
-        made = DynamicCache(config=self.model.config)
+        theirs = DynamicCache(config=self.model.config)
         for number, (keys, values) in enumerate(cache.layers()):
-            made.update(keys[None].to(self.model.device), values[None].to(self.model.device), number)
-        return made
+            theirs.update(keys[None].to(self.model.device), values[None].to(self.model.device), number)
+        return theirs
 
     def _ends(self) -> Sequence[int]:
         ends = self.model.generation_config.eos_token_id

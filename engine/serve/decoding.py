@@ -101,22 +101,22 @@ class _Decoder:
                 self._handle(json.loads(line))
         return True
 
-    def _handle(self, asked: dict[str, Any]) -> None:
-        if "stop" in asked:
-            self.under_way.pop(asked["stop"], None)
+    def _handle(self, message: dict[str, Any]) -> None:
+        if "stop" in message:
+            self.under_way.pop(message["stop"], None)
             return
-        request = asked["decode"]
+        request = message["decode"]
         if self.loading is None:
             self.loading = threading.Thread(target=self._load, name="load", daemon=True)
             self.loading.start()
         try:
-            cache = self.worker.fetch(KvTransferParams.model_validate(asked["params"]))
+            cache = self.worker.fetch(KvTransferParams.model_validate(message["params"]))
         except Exception as error:
-            self._say({"request": request, "failed": type(error).__name__})
+            self._send({"request": request, "failed": type(error).__name__})
             return
-        sampling = Sampling.model_validate(asked["sampling"])
+        sampling = Sampling.model_validate(message["sampling"])
         self.under_way[request] = self.worker.stream(
-            cache, asked["token"], most=asked["most"], sampling=sampling
+            cache, message["token"], most=message["most"], sampling=sampling
         )
 
     def _step(self, request: str) -> None:
@@ -124,13 +124,13 @@ class _Decoder:
             token = next(self.under_way[request])
         except StopIteration as ended:
             del self.under_way[request]
-            self._say({"request": request, "end": ended.value})
+            self._send({"request": request, "end": ended.value})
             return
         except Exception as error:
             del self.under_way[request]
-            self._say({"request": request, "failed": type(error).__name__})
+            self._send({"request": request, "failed": type(error).__name__})
             return
-        self._say({"request": request, "token": token})
+        self._send({"request": request, "token": token})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         self.connected.sendall(json.dumps(message).encode() + b"\n")

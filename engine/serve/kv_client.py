@@ -80,9 +80,9 @@ class KvClient(CacheSource):
         buffer = bytearray(min(shape.block_tokens, params.remote_tokens) * shape.token_bytes)
         for index, number in enumerate(stage.block_ids):
             first, count = index * shape.block_tokens, shape.tokens_in(index, params.remote_tokens)
-            found, body = receive_frame(connected, body_bytes=count * shape.token_bytes, into=buffer)
-            if found.get("block") != number:
-                raise KvTransferError(f"block {found.get('block')} came where {number} was due")
+            header, body = receive_frame(connected, body_bytes=count * shape.token_bytes, into=buffer)
+            if header.get("block") != number:
+                raise KvTransferError(f"block {header.get('block')} came where {number} was due")
             piece = torch.frombuffer(body, dtype=states.dtype).view(shape.piece(count))
             states[:, :, :, first : first + count] = piece
         send_frame(connected, {"taken": request})

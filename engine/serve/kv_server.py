@@ -94,9 +94,9 @@ class KvServer(HandOver):
         self._converse(connected)
 
     def _converse(self, connected: socket.socket) -> None:
-        asked, _ = receive_frame(connected)
-        request = asked.get("fetch")
-        blocks = asked.get("blocks")
+        header, _ = receive_frame(connected)
+        request = header.get("fetch")
+        blocks = header.get("blocks")
         if not isinstance(request, str) or not isinstance(blocks, list):
             raise KvTransferError("a decode worker asked for nothing that is known")
         try:

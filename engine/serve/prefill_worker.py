@@ -49,7 +49,7 @@ REMEMBERED = 6  # iterations whose ops a new coordinator gets
 class Coordinator(Protocol):
     """Where a prefill worker's news go."""
 
-    def say(self, message: Document) -> None: ...
+    def send(self, message: Document) -> None: ...
 
 
 class NextStage(Protocol):
@@ -119,7 +119,7 @@ class PrefillWorker:
         self._closing = False
         self._ran: deque[tuple[float, float]] = deque()
         self._free = float("-inf")  # end of the last chunk
-        self._told: deque[IterationBegun | IterationRan] = deque(maxlen=(1 + leads) * REMEMBERED)
+        self._reported: deque[IterationBegun | IterationRan] = deque(maxlen=(1 + leads) * REMEMBERED)
         self._coordinator: Coordinator | None = None
         self._thread = threading.Thread(target=self._work, name="prefill", daemon=True)
         self._thread.start()
@@ -137,7 +137,7 @@ class PrefillWorker:
             self._wake()
         if len(training.starts) == self._order.ops:
             starts_s, ends_s, waited_s = tuple(training.starts), tuple(training.ends[:-1]), training.waited_s
-            self._tell(
+            self._report(
                 IterationRan(iteration=before, starts_s=starts_s, ends_s=(*ends_s, now), waited_s=waited_s)
             )
         training.starts, training.ends, training.waited_s = [], [], 0.0
@@ -146,10 +146,10 @@ class PrefillWorker:
         """Training has another schedule from iteration `since` on: what was asked for is not run any more."""
         with self._changed:
             self._chunks.clear()
-            self._told.clear()
+            self._reported.clear()
             self._order = OpsChanged(since=since, ops=ops)
         self._training.starts, self._training.ends = [], []
-        self._say(self._order)
+        self._send(self._order)
 
     def take(self) -> float:
         """A training op is due: returns when it has the GPU, with the end of the last chunk (monotonic).
@@ -182,7 +182,7 @@ class PrefillWorker:
         training.starts.append(start)
         training.ends.append(end)
         if self._leads and len(training.starts) == 1:
-            self._tell(IterationBegun(iteration=training.iteration, start_s=start))
+            self._report(IterationBegun(iteration=training.iteration, start_s=start))
         while self._ran:
             self._span(*self._ran.popleft())
 
@@ -191,10 +191,10 @@ class PrefillWorker:
         if self._chunks:
             self._changed.notify_all()
 
-    def _tell(self, message: IterationBegun | IterationRan) -> None:
-        self._told.append(message)
+    def _report(self, message: IterationBegun | IterationRan) -> None:
+        self._reported.append(message)
         if self._coordinator is not None:
-            self._coordinator.say(message)
+            self._coordinator.send(message)
 
     # The side of the stage before.
 
@@ -209,9 +209,9 @@ class PrefillWorker:
     def attach(self, coordinator: Coordinator) -> None:
         """A coordinator listens from now on; it is told what was before."""
         if self._order.since:
-            coordinator.say(self._order)
-        for message in list(self._told):
-            coordinator.say(message)
+            coordinator.send(self._order)
+        for message in list(self._reported):
+            coordinator.send(message)
         self._coordinator = coordinator
 
     def detach(self) -> None:
@@ -247,10 +247,10 @@ class PrefillWorker:
             self._changed.notify_all()
         self._thread.join()
 
-    def _say(self, message: Document) -> None:
+    def _send(self, message: Document) -> None:
         coordinator = self._coordinator
         if coordinator is not None:
-            coordinator.say(message)
+            coordinator.send(message)
 
     def _work(self) -> None:
         me = threading.get_native_id()
@@ -258,7 +258,7 @@ class PrefillWorker:
         while (found := self._next()) is not None:
             chunk, late = found
             if late:
-                self._say(ChunkLate(request=chunk.request, done=chunk.done, why="late"))
+                self._send(ChunkLate(request=chunk.request, done=chunk.done, why="late"))
                 continue
             try:
                 answer = self._run(chunk)
@@ -270,7 +270,7 @@ class PrefillWorker:
                     self._running = None
                     self._changed.notify_all()
             give_way(me)  # training may have waited for this chunk
-            self._say(answer)
+            self._send(answer)
 
     def _next(self) -> tuple[RunChunk, bool] | None:
         """The chunk to run now, for which the GPU is free, or one that is too late; None at the end."""
@@ -309,7 +309,7 @@ class PrefillWorker:
         start = time.monotonic()
         try:
             pool.rewind(chunk.request, chunk.done)  # an earlier plan may have been further
-            made = self._stage.run(chunk, self._input(chunk))
+            output = self._stage.run(chunk, self._input(chunk))
         except (LeaseEnded, ValueError):  # what came before it is not there
             return ChunkLate(request=chunk.request, done=chunk.done, why="gone")
         end = time.monotonic()
@@ -322,9 +322,9 @@ class PrefillWorker:
         except LeaseEnded:
             return ChunkLate(request=chunk.request, done=chunk.done, why="gone")
         if self._next_stage is not None:
-            self._hand_on(chunk, made)
+            self._hand_on(chunk, output)
         elif chunk.final and chunk.sampling is not None:
-            token = draw(made, chunk.sampling, at=0)
+            token = draw(output, chunk.sampling, at=0)
             if not chunk.keep:
                 pool.free(chunk.request, Freed.ABORTED)
         return ChunkRan(

@@ -164,21 +164,21 @@ class PrefillStage:
                     f"{cache.filled} of {cache.tokens}"
                 )
             start = time.monotonic()
-            made = self._done(chunk, x, cache)
+            output = self._done(chunk, x, cache)
             cache.filled += chunk.tokens
             self._stretch(chunk, start)
-        return made
+        return output
 
     def _done(self, chunk: PrefillChunk, x: Tensor, cache: KvCache) -> Tensor:
         """What `_compute` makes, once it is there: on a GPU that is later than its kernels are queued."""
         if self._stream is None:
             return self._compute(chunk, x, cache)
         with torch.cuda.stream(self._stream):
-            made = self._compute(chunk, x.to(self.device), cache)
+            output = self._compute(chunk, x.to(self.device), cache)
             over = torch.cuda.Event(blocking=True)
             over.record()
         over.synchronize()
-        return made
+        return output
 
     def _compute(self, chunk: PrefillChunk, x: Tensor, cache: KvCache) -> Tensor:
         turns = angles(self._frequencies, first=chunk.done, count=chunk.tokens, dtype=self.dtype)

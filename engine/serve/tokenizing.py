@@ -118,8 +118,8 @@ class _Hub:
         room.globals["raise_exception"] = refuse
         tokens = {name: _token(self._settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         try:
-            made = room.from_string(self._template or "")
-            return made.render(messages=messages, add_generation_prompt=True, **tokens)
+            text = room.from_string(self._template or "")
+            return text.render(messages=messages, add_generation_prompt=True, **tokens)
         except (TemplateError, TypeError) as error:
             allowed = f"the model's chat template refuses them ({type(error).__name__})"
             raise InputError("messages", len(messages), allowed) from None

@@ -68,14 +68,14 @@ class Part:
     def shapes(self) -> Shapes:
         """Shape of every tensor that this stage needs, by its name in the checkpoint."""
         config = self.config
-        made: Shapes = {}
+        shapes: Shapes = {}
         if self.is_first:
-            made[EMBEDDING] = (config.vocab_size, config.hidden_size)
+            shapes[EMBEDDING] = (config.vocab_size, config.hidden_size)
         for block in self.blocks:
-            made |= {name_in(block, ours): shape for ours, shape in block_shapes(config).items()}
+            shapes |= {name_in(block, ours): shape for ours, shape in block_shapes(config).items()}
         if self.is_last:
-            made |= {NORM: (config.hidden_size,), self.head_name: (config.vocab_size, config.hidden_size)}
-        return made
+            shapes |= {NORM: (config.hidden_size,), self.head_name: (config.vocab_size, config.hidden_size)}
+        return shapes
 
     def hidden_bytes(self, dtype: str) -> int:
         """Of one token's hidden state between two stages."""
@@ -126,18 +126,18 @@ def read_weights(folder: Path, part: Part, *, dtype: str, device: torch.device) 
     InputError
         A file or tensor is missing or damaged, or is of another shape or type than config.json says.
     """
-    made: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     with ExitStack() as opened:
         for file, names in _by_file(folder, part.shapes).items():
             try:
-                tensors = opened.enter_context(safe_open(folder / file, framework="pt"))
+                file_tensors = opened.enter_context(safe_open(folder / file, framework="pt"))
                 for name in names:
-                    made[name] = _checked(tensors, name, part.shapes[name]).to(device, DTYPES[dtype])
+                    tensors[name] = _checked(file_tensors, name, part.shapes[name]).to(device, DTYPES[dtype])
             except FileNotFoundError:
                 raise InputError("checkpoint", str(folder / file), "no such file") from None
             except (SafetensorError, OSError) as error:
                 raise InputError("checkpoint", str(folder / file), f"cannot be read ({error})") from None
-    return made
+    return tensors
 
 
 def random_weights(part: Part, *, dtype: str, device: torch.device, seed: int) -> dict[str, Tensor]:
@@ -146,13 +146,13 @@ def random_weights(part: Part, *, dtype: str, device: torch.device, seed: int) -
     For measuring how long a model takes, which its values have no say in.
     """
     generator = torch.Generator(device).manual_seed(seed)
-    made: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, shape in part.shapes.items():
         tensor = torch.ones(shape, dtype=DTYPES[dtype], device=device)
         if len(shape) > 1:
             tensor.normal_(0.0, part.config.initializer_range, generator=generator)
-        made[name] = tensor
-    return made
+        tensors[name] = tensor
+    return tensors
 
 
 def _checked(tensors: safe_open, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -167,10 +167,10 @@ def _checked(tensors: safe_open, name: str, shape: tuple[int, ...]) -> Tensor:
 
 def _by_file(folder: Path, shapes: Shapes) -> dict[str, list[str]]:
     """The names of `shapes` by the file that holds them."""
-    made: dict[str, list[str]] = {}
+    names_of_file: dict[str, list[str]] = {}
     for name, file in _places(folder, list(shapes)):
-        made.setdefault(file, []).append(name)
-    return made
+        names_of_file.setdefault(file, []).append(name)
+    return names_of_file
 
 
 def _places(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:

@@ -44,12 +44,12 @@ def _schedule(thread: int, policy: int) -> bool:
 @cache
 def _can_take_back() -> bool:
     """Tried on a thread that ends with it."""
-    found: list[bool] = []
+    taken_back: list[bool] = []
 
     def attempt() -> None:
-        found.append(_schedule(0, os.SCHED_IDLE) and _schedule(0, os.SCHED_OTHER))
+        taken_back.append(_schedule(0, os.SCHED_IDLE) and _schedule(0, os.SCHED_OTHER))
 
     trial = threading.Thread(target=attempt, name="trial")
     trial.start()
     trial.join()
-    return found[0]
+    return taken_back[0]

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from engine.control.errors import PeerLost
 from engine.job.events import training
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 
 KEY = "stop_after"
 
@@ -34,13 +34,19 @@ class Boundary:
 
     Parameters
     ----------
-    asked : one byte, shared with the process that hosts the rank, which sets it to ask for the end.
+    stop_flag : one byte, shared with the process that hosts the rank, which sets it to ask for the end.
     leads : whether this is the run's first rank.
-    say : takes the `boundary` event that the first rank sends.
+    emit : takes the `boundary` event that the first rank sends.
     """
 
-    def __init__(self, store: Store, *, rank: int, asked: Flag, leads: bool, say: Say) -> None:
-        self._store, self._rank, self._asked, self._leads, self._say = store, rank, asked, leads, say
+    def __init__(self, store: Store, *, rank: int, stop_flag: Flag, leads: bool, emit: Emit) -> None:
+        self._store, self._rank, self._stop_flag, self._leads, self._emit = (
+            store,
+            rank,
+            stop_flag,
+            leads,
+            emit,
+        )
         self._last: int | None = None
 
     def passed(self, iteration: int) -> bool:
@@ -56,10 +62,10 @@ class Boundary:
         return self._last is not None and iteration > self._last
 
     def _lead(self, iteration: int) -> int | None:
-        if not self._asked[0]:
+        if not self._stop_flag[0]:
             return None
         self._store.set(KEY, str(iteration))
-        self._say(training.Boundary(rank=self._rank, iteration=iteration, t=time.time()))
+        self._emit(training.Boundary(rank=self._rank, iteration=iteration, t=time.time()))
         return iteration
 
     def _follow(self) -> int | None:

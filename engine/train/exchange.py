@@ -63,8 +63,8 @@ class Outgoing(Protocol):
     """One direction of one hop, at its sending end; each key goes once an iteration."""
 
     def begin(self, iteration: int) -> None: ...
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
-        """Send what is there since `made`."""
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
+        """Send a tensor that is there since `ready`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class LanOutgoing:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         start = time.monotonic()
         work = self._group.send([tensor], self._member, self._tag(key))
         return _GlooSent(work, tensor, start, self._peer)
@@ -138,17 +138,17 @@ class _TransportSent:
 
 
 class WanIncoming:
-    """Receives over the WAN where each pipeline has its own link (spatial sharing); `way` numbers it."""
+    """Receives over the WAN where each pipeline has its own link (spatial sharing); `link` is its number."""
 
-    def __init__(self, endpoint: Endpoint, peer: int, way: int) -> None:
-        self._endpoint, self._peer, self._way = endpoint, peer, way
+    def __init__(self, endpoint: Endpoint, peer: int, link: int) -> None:
+        self._endpoint, self._peer, self._link = endpoint, peer, link
         self._posted: dict[Key, Any] = {}
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
     def post(self, key: Key, nbytes: int) -> None:
-        tag = (MESSAGE, self._way, *key)
+        tag = (MESSAGE, self._link, *key)
         self._posted[key] = self._endpoint.post_receive(self._peer, tag, nbytes)
 
     def wait(self, key: Key) -> Message:
@@ -156,18 +156,18 @@ class WanIncoming:
 
 
 class WanOutgoing:
-    """Sends over the WAN where each pipeline has its own link (spatial sharing); `way` numbers it."""
+    """Sends over the WAN where each pipeline has its own link (spatial sharing); `link` is its number."""
 
-    def __init__(self, endpoint: Endpoint, peer: int, way: int, *, padded_to: int, delay_s: float) -> None:
-        self._endpoint, self._peer, self._way = endpoint, peer, way
+    def __init__(self, endpoint: Endpoint, peer: int, link: int, *, padded_to: int, delay_s: float) -> None:
+        self._endpoint, self._peer, self._link = endpoint, peer, link
         self._padded_to, self._delay_s = padded_to, delay_s
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
-        tag, to = (MESSAGE, self._way, *key), self._padded_to
-        sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=to, not_before=made)
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
+        tag, to = (MESSAGE, self._link, *key), self._padded_to
+        sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=to, not_before=ready)
         return _TransportSent(sent, self._delay_s)
 
 
@@ -197,8 +197,8 @@ class SharedOutgoing:
     def begin(self, iteration: int) -> None:
         self._sender.begin_iteration(iteration)
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
-        sent = self._sender.send(key, raw(tensor), not_before=made)
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
+        sent = self._sender.send(key, raw(tensor), not_before=ready)
         return _TransportSent(sent, self._delay_s)
 
 
@@ -217,7 +217,7 @@ class Silent:
     def wait(self, key: Key) -> Message:
         return Message(torch.empty(self._posted.pop(key), dtype=torch.uint8, device="meta"), -math.inf)
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         raise AssertionError("the other rank sends")
 
 
@@ -245,21 +245,21 @@ class InTurn:
     def __init__(self, outgoing: Outgoing, order: Sequence[Key]) -> None:
         self._outgoing, self._order = outgoing, tuple(order)
         self._next = 0
-        self._made: dict[Key, tuple[Tensor, Moment, _Held]] = {}
+        self._ready: dict[Key, tuple[Tensor, Moment, _Held]] = {}
 
     def begin(self, iteration: int) -> None:
         self._next = 0
         self._outgoing.begin(iteration)
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
-        held = _Held()
-        self._made[key] = (tensor, made, held)
-        while self._next < len(self._order) and self._order[self._next] in self._made:
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
+        message = _Held()
+        self._ready[key] = (tensor, ready, message)
+        while self._next < len(self._order) and self._order[self._next] in self._ready:
             turn = self._order[self._next]
-            waiting, since, its = self._made.pop(turn)
+            waiting, since, its = self._ready.pop(turn)
             its.became(self._outgoing.send(turn, waiting, since))
             self._next += 1
-        return held
+        return message
 
 
 def raw(tensor: Tensor) -> memoryview:

@@ -3,8 +3,8 @@
 An op starts when the GPU is free, its inputs have arrived and its gate is open; nothing here knows when the
 simulator would start it. On the emulated device an op lasts as long as its own profile says, and no less.
 
-A microbatch's way through the model is a row of places (engine.schedule.traversal), of which this GPU has one
-per model chunk. What the next place on the way needs is sent, or, where it is on this GPU too, handed on free
+A microbatch's path through the model is a row of positions (engine.schedule.traversal), of which this GPU
+has one per model chunk. What the next position needs is sent, or, where it is on this GPU too, handed on free
 of charge. Whatever an iteration needs of others is posted at its start, in the order in which it is needed.
 """
 
@@ -65,9 +65,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """The way between a chunk here and the next (or previous) place, which is on another GPU.
+    """The connection of a chunk here with the next (or previous) position, which is on another GPU.
 
-    takes : chunk of that place, by which what comes from there is known.
+    takes : chunk at that position, by which what comes from there is known.
     post_started, wait_started : word that the B of a microbatch has started there, and since when it is here;
         None where no gate asks.
     tell_started : says there that the B of a microbatch has started here; None where no gate asks.
@@ -83,8 +83,8 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A chunk's place on the way: what is before and after it forward.
+class Position:
+    """A chunk's position: what is before and after it forward.
 
     A Port to another GPU, the number of a chunk on this one, or None where the model begins or ends.
     """
@@ -94,7 +94,7 @@ class Place:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Kept:
+class _SavedGraph:
     """What the backward pass of a microbatch needs: its input where that takes a gradient, and its graph.
 
     tape, gradients : where B is split, modules with weights and, after B, the gradients of their outputs.
@@ -132,13 +132,13 @@ class Part:
     """One GPU's part of a schedule.
 
     work : its ops in order.
-    places : of the stage's chunks, in order.
-    links : all ends of links that the places' ports use, each once.
+    positions : of the stage's chunks, in order.
+    links : all ends of links that the positions' ports use, each once.
     late : an R waits until the gradient of its microbatch is there.
     """
 
     work: tuple[Work, ...]
-    places: Sequence[Place]
+    positions: Sequence[Position]
     links: Sequence[Incoming | Outgoing]
     late: bool
 
@@ -194,7 +194,7 @@ class Executor:
     ) -> None:
         self._device, self._tp = device or CpuDevice(), tp
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
-        self._part, self._sizes, self._places = part, sizes, part.places
+        self._part, self._sizes, self._positions = part, sizes, part.positions
         self._batch, self._gradients, self._recorder = batch, gradients, recorder
         self._prefill_worker = prefill_worker
         self._message_bytes = math.prod(sizes.shape) * sizes.dtype.itemsize
@@ -202,7 +202,9 @@ class Executor:
         self._share = scale.item()  # of a microbatch's loss in the step's
         self._scale = scale.to(self._device.name)
         self._splits = any(work.kind is OpKind.W for work in part.work)
-        self._needs_batch = any(place.before is None or place.after is None for place in part.places)
+        self._needs_batch = any(
+            position.before is None or position.after is None for position in part.positions
+        )
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
         self._next: tuple[int, tuple[Tensor, Tensor]] | None = None  # a step and its batch, loaded ahead
@@ -211,7 +213,7 @@ class Executor:
         self._gradients_in: dict[Key, Tensor] = {}
         self._awaited: set[Key] = set()  # whose gradient has not been waited for
         self._since = 0.0  # time.monotonic(): all that was waited for is there since
-        self._kept: dict[Key, _Kept] = {}
+        self._saved: dict[Key, _SavedGraph] = {}
         self._losses: list[Tensor] = []
         self.loss = 0.0
 
@@ -253,31 +255,31 @@ class Executor:
         return tokens, targets
 
     def _post(self, work: Work) -> None:
-        place, m = self._places[work.chunk], work.microbatch
-        if work.kind is OpKind.F and isinstance(place.before, Port):
-            place.before.incoming.post((place.before.takes, m), self._message_bytes)
-        elif work.kind is OpKind.B and isinstance(place.after, Port):
+        position, m = self._positions[work.chunk], work.microbatch
+        if work.kind is OpKind.F and isinstance(position.before, Port):
+            position.before.incoming.post((position.before.takes, m), self._message_bytes)
+        elif work.kind is OpKind.B and isinstance(position.after, Port):
             self._awaited.add(work.key)
-            place.after.incoming.post((place.after.takes, m), self._message_bytes)
-        elif work.kind is OpKind.R and isinstance(place.after, Port) and place.after.post_started:
-            place.after.post_started(m)
+            position.after.incoming.post((position.after.takes, m), self._message_bytes)
+        elif work.kind is OpKind.R and isinstance(position.after, Port) and position.after.post_started:
+            position.after.post_started(m)
 
     def _forward(self, work: Work) -> None:
-        place, m = self._places[work.chunk], work.microbatch
-        if isinstance(place.before, Port):
-            self._inputs[work.key] = self._received(place.before, m, "previous")
+        position, m = self._positions[work.chunk], work.microbatch
+        if isinstance(position.before, Port):
+            self._inputs[work.key] = self._received(position.before, m, "previous")
         start = self._start()
         output = self._compute(work, keep=work.keep)
-        if place.after is None:
+        if position.after is None:
             self._losses.append(output.detach())
         end = self._end(work, start)
-        if isinstance(place.after, Port):
-            self._send(place.after, m, output, end)
-        elif place.after is not None:
-            self._inputs[place.after, m] = output.detach()
+        if isinstance(position.after, Port):
+            self._send(position.after, m, output, end)
+        elif position.after is not None:
+            self._inputs[position.after, m] = output.detach()
 
     def _recompute(self, work: Work) -> None:
-        after = self._places[work.chunk].after
+        after = self._positions[work.chunk].after
         if self._part.late:
             self._await_gradient(work)
         elif isinstance(after, Port) and after.wait_started:
@@ -287,42 +289,42 @@ class Executor:
         self._end(work, start)
 
     def _backward(self, work: Work) -> None:
-        place, m = self._places[work.chunk], work.microbatch
+        position, m = self._positions[work.chunk], work.microbatch
         self._await_gradient(work)
         start = self._start()
-        if isinstance(place.before, Port) and place.before.tell_started:
-            place.before.tell_started(m)
-        kept = self._kept[work.key]
-        gradient = self._scale if place.after is None else self._gradients_in[work.key]
+        if isinstance(position.before, Port) and position.before.tell_started:
+            position.before.tell_started(m)
+        saved = self._saved[work.key]
+        gradient = self._scale if position.after is None else self._gradients_in[work.key]
         if self._splits:
-            upstream = self._split(kept, gradient)
+            upstream = self._split(saved, gradient)
             end = self._end(work, start)
         else:
-            self._add(work, lambda: torch.autograd.backward((kept.output,), (gradient,)))
-            upstream = kept.leaf.grad if kept.leaf is not None else None
+            self._add(work, lambda: torch.autograd.backward((saved.output,), (gradient,)))
+            upstream = saved.leaf.grad if saved.leaf is not None else None
             self._let_go(work)
             end = self._end(work, start)
             self._finished(work)
-        if isinstance(place.before, Port):
+        if isinstance(position.before, Port):
             assert upstream is not None
-            self._send(place.before, m, upstream, end)
-        elif place.before is not None:
+            self._send(position.before, m, upstream, end)
+        elif position.before is not None:
             assert upstream is not None
-            self._gradients_in[place.before, m] = upstream
+            self._gradients_in[position.before, m] = upstream
 
-    def _split(self, kept: _Kept, gradient: Tensor) -> Tensor | None:
+    def _split(self, saved: _SavedGraph, gradient: Tensor) -> Tensor | None:
         """The input part of a backward pass; what the weight part needs is kept."""
-        wanted = [edge for edge, _ in kept.tape]
-        if kept.leaf is not None:
-            wanted.append(get_gradient_edge(kept.leaf))
-        gradients = torch.autograd.grad((kept.output,), wanted, (gradient,), retain_graph=True)
-        kept.gradients = gradients[: len(kept.tape)]
-        return gradients[-1] if kept.leaf is not None else None
+        wanted = [edge for edge, _ in saved.tape]
+        if saved.leaf is not None:
+            wanted.append(get_gradient_edge(saved.leaf))
+        gradients = torch.autograd.grad((saved.output,), wanted, (gradient,), retain_graph=True)
+        saved.gradients = gradients[: len(saved.tape)]
+        return gradients[-1] if saved.leaf is not None else None
 
     def _weight(self, work: Work) -> None:
         start = self._start()
-        kept = self._kept[work.key]
-        self._add(work, lambda: _weight_gradients(kept))
+        saved = self._saved[work.key]
+        self._add(work, lambda: _weight_gradients(saved))
         self._let_go(work)
         self._end(work, start)
         self._finished(work)
@@ -339,32 +341,32 @@ class Executor:
 
     def _let_go(self, work: Work) -> None:
         """Free what was held of a microbatch."""
-        for held in (self._kept, self._inputs, self._gradients_in):
-            held.pop(work.key, None)
+        for tensors in (self._saved, self._inputs, self._gradients_in):
+            tensors.pop(work.key, None)
 
     def _compute(self, work: Work, *, keep: bool) -> Tensor:
         """Forward pass of a microbatch; with `keep` its graph is kept for the backward pass."""
-        place, chunk, m = self._places[work.chunk], self._chunks[work.chunk], work.microbatch
+        position, chunk, m = self._positions[work.chunk], self._chunks[work.chunk], work.microbatch
         tape: list[Taped] = []
         chunk.tape = tape if keep and self._splits else None
         with torch.set_grad_enabled(keep):
             leaf = None
-            if place.before is None:
+            if position.before is None:
                 x = self._tokens[m]
             else:
                 # A leaf of its own on the received bytes: the gradient for the neighbour gathers in it.
                 x = leaf = self._inputs[work.key].detach().requires_grad_(keep)
             output: Tensor = chunk(x)
-            if place.after is None:
+            if position.after is None:
                 output = loss_of(output, self._targets[m])
         chunk.tape = None
         if keep:
-            self._kept[work.key] = _Kept(leaf=leaf, output=get_gradient_edge(output), tape=tape)
+            self._saved[work.key] = _SavedGraph(leaf=leaf, output=get_gradient_edge(output), tape=tape)
             self._inputs.pop(work.key, None)
         return output
 
     def _await_gradient(self, work: Work) -> None:
-        after = self._places[work.chunk].after
+        after = self._positions[work.chunk].after
         if isinstance(after, Port) and work.key in self._awaited:
             self._gradients_in[work.key] = self._received(after, work.microbatch, "next")
             self._awaited.discard(work.key)
@@ -375,10 +377,10 @@ class Executor:
         shaped = message.tensor.view(self._sizes.dtype).view(self._sizes.shape)
         return self._tp.take(shaped, lambda received: self._device.load(received, side))
 
-    def _send(self, port: Port, m: int, tensor: Tensor, made: Moment) -> None:
+    def _send(self, port: Port, m: int, tensor: Tensor, ready: Moment) -> None:
         if not self._tp.leads:
             return
-        sent = port.outgoing.send((port.hop.chunk, m), tensor.detach().contiguous(), made)
+        sent = port.outgoing.send((port.hop.chunk, m), tensor.detach().contiguous(), ready)
         self._recorder.sent(port.hop, m, sent)
 
     def _start(self) -> Moment:
@@ -399,9 +401,9 @@ class Executor:
             self._prefill_worker.give(start, end)
 
 
-def _weight_gradients(kept: _Kept) -> None:
+def _weight_gradients(saved: _SavedGraph) -> None:
     """The weight part of a backward pass, module by module from the last one on."""
-    for (edge, weights), gradient in zip(reversed(kept.tape), reversed(kept.gradients), strict=True):
+    for (edge, weights), gradient in zip(reversed(saved.tape), reversed(saved.gradients), strict=True):
         torch.autograd.backward((edge,), (gradient,), inputs=weights)
 
 

@@ -128,19 +128,19 @@ def theirs(shape: TrainModel, number: int, weights: Tensors) -> Tensors:
     """One layer's weights under the names, and in the orientation, that transformers knows."""
     llama = shape.family == "llama"
     is_block = 0 < number <= shape.layers
-    made = {}
+    tensors = {}
     for name, tensor in weights.items():
         module, _, kind = name.rpartition(".")
         if is_block:
             inner = (LLAMA_BLOCK if llama else GPT2_BLOCK)[module]
             blocks = "model.layers" if llama else "transformer.h"
             turned = not llama and tensor.ndim == 2
-            made[f"{blocks}.{number - 1}.{inner}.{kind}"] = tensor.T.copy() if turned else tensor
+            tensors[f"{blocks}.{number - 1}.{inner}.{kind}"] = tensor.T.copy() if turned else tensor
         elif module == "project":
-            made["lm_head.weight"] = tensor
+            tensors["lm_head.weight"] = tensor
         else:
-            made[f"{(LLAMA_ENDS if llama else GPT2_ENDS)[module]}.{kind}"] = tensor
-    return made
+            tensors[f"{(LLAMA_ENDS if llama else GPT2_ENDS)[module]}.{kind}"] = tensor
+    return tensors
 
 
 def _write_config(manifest: Manifest, folder: Path) -> None:

@@ -207,8 +207,8 @@ class Mesh:
         if crosses and self._schedule.sharing == "temporal":
             others += [self.at(p, me.stage) for p in job.cell.cell_of(me.pipeline) if p != me.pipeline]
         others += self._ring_neighbours()
-        known = {other.rank for other in others}
-        return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in known]
+        ranks = {other.rank for other in others}
+        return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in ranks]
 
     def _cut(self, rank: int) -> bool:
         """Whether the network to a rank is cut now."""

@@ -21,7 +21,7 @@ from engine.nn.device import CpuDevice, CudaDevice, Device, Moment
 from engine.nn.model import DTYPES, Stage
 from engine.schedule.ir import OpKind
 from engine.train.exchange import Key, Message, Passage
-from engine.train.executor import Executor, Part, Place, Port, Sizes, Work
+from engine.train.executor import Executor, Part, Port, Position, Sizes, Work
 from engine.train.gradients import Gradients
 from engine.train.recorder import HopDirection
 
@@ -100,15 +100,15 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     module = Stage(job, stage).to(device.name)
     module.keep_cast()
     stopwatch = _Stopwatch()
-    places = [
-        Place(
+    positions = [
+        Position(
             before=_port(job, "gradient", device) if stage else None,
             after=_port(job, "activation", device) if stage < job.cell.stages - 1 else None,
         )
     ]
     executor = Executor(
         module,
-        Part(work=tuple(_work(request)), places=places, links=[], late=False),
+        Part(work=tuple(_work(request)), positions=positions, links=[], late=False),
         Sizes.of(job),
         batch=lambda _: _tokens(job),
         device=device,
@@ -171,7 +171,7 @@ class _Dropped:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> "_Dropped":
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> "_Dropped":
         return self
 
     def wait(self) -> Passage:

@@ -35,12 +35,12 @@ class StagedOutgoing:
     def begin(self, iteration: int) -> None:
         self._thread.submit(self._outgoing.begin, iteration).result()
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
-        # Not `made`: it may have been made contiguous since.
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
+        # Not `ready`: it may have been made contiguous since.
         return _Fetched(self._thread.submit(self._send, key, tensor, self._device.now()))
 
-    def _send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
-        self._device.reach(made)
+    def _send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
+        self._device.reach(ready)
         fetched = self._device.copy_out(tensor)
         return self._outgoing.send(key, fetched, time.monotonic())
 
@@ -69,8 +69,8 @@ class StagedSums:
         (tensor,) = tensors
         return _Summing(self._thread.submit(self._sum, tensor, self._device.now()))
 
-    def _sum(self, tensor: Tensor, made: Moment) -> None:
-        self._device.reach(made)
+    def _sum(self, tensor: Tensor, ready: Moment) -> None:
+        self._device.reach(ready)
         host = self._device.copy_out(tensor)
         self._group.allreduce([host]).wait()
         self._device.copy_in(host, tensor)

@@ -28,7 +28,7 @@ class Start:
     listen_fd: int | None
     events_fd: int
     began: float  # Unix time at which the host began
-    asked: Flag  # one byte that the host sets to end the run at an iteration boundary
+    stop_flag: Flag  # one byte that the host sets to end the run at an iteration boundary
     kept: ResumeState | None = None  # of a run that recovers
     cuts: Cuts | None = None
     pulses: Pulses | None = None  # where the host watches over it

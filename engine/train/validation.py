@@ -1,7 +1,7 @@
 """The loss on text that is held out: a forward pass of all pipelines between two iterations.
 
 The sequences are the same each time and in every layout; microbatches of them are dealt out to the pipelines.
-Each place takes all of its microbatches in turn, so that the stages work side by side.
+Each position takes all of its microbatches in turn, so that the stages work side by side.
 """
 
 import logging
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.control.silence import WAIT_S
 from engine.job.events import training
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment
 from engine.nn.device import Device
@@ -58,7 +58,7 @@ class Validation:
     Parameters
     ----------
     leads : whether this rank, the run's first, reports the loss.
-    say : takes the `validation` events.
+    emit : takes the `validation` events.
     tp : how the stage is shared with other ranks; the lead sends and receives.
     """
 
@@ -73,12 +73,12 @@ class Validation:
         device: Device,
         *,
         leads: bool,
-        say: Say,
+        emit: Emit,
         tp: OneRank = ONE_RANK,
     ) -> None:
         assert job.data.validation is not None
         self._job, self._me, self._fabric, self._stage = job, me, fabric, stage
-        self._settings, self._leads, self._say = job.data.validation, leads, say
+        self._settings, self._leads, self._emit = job.data.validation, leads, emit
         self._traversal, self._tp = traversal, tp
         count, size = self._settings.sequences, job.cell.micro_batch
         parts = [np.arange(first, min(count, first + size)) for first in range(0, count, size)]
@@ -99,44 +99,44 @@ class Validation:
         if total is not None and self._tp.leads:
             self._fabric.store.set(f"validation/{step}/{self._me.pipeline}", repr(total))
         if self._leads:
-            loss = sum(self._heard(step)) / self._settings.sequences
+            loss = sum(self._losses(step)) / self._settings.sequences
             self.results.append({"step": step, "loss": loss})
             log.info("Validation after iteration %s: loss %.4f.", f"{step:,}", loss)
-            self._say(training.Validation(rank=self._me.rank, step=step, loss=loss, t=time.time()))
+            self._emit(training.Validation(rank=self._me.rank, step=step, loss=loss, t=time.time()))
 
     @torch.no_grad()
     def _pass(self, step: int) -> float | None:
         """This pipeline's sum of losses over its sequences, on the rank where the model ends; else None."""
         total = 0.0 if self._ends_here() else None
         self._under_way.clear()
-        for place, (stage, chunk) in enumerate(self._traversal.positions):
+        for position, (stage, chunk) in enumerate(self._traversal.positions):
             if stage == self._me.stage:
                 for part in range(len(self._parts)):
-                    output = self._stage.chunks[chunk](self._input(step, place, part))
-                    loss = self._pass_on(step, place, part, output)
+                    output = self._stage.chunks[chunk](self._input(step, position, part))
+                    loss = self._pass_on(step, position, part, output)
                     total = total + loss if total is not None and loss is not None else total
         for sent, _ in self._under_way:
             lost_is_peer_lost(lambda sent=sent: sent.wait(timeout_s=WAIT_S))
         return total
 
-    def _input(self, step: int, place: int, part: int) -> Tensor:
-        if place == 0:
+    def _input(self, step: int, position: int, part: int) -> Tensor:
+        if position == 0:
             return self._tokens[self._parts[part]]
-        before = self._traversal.positions[place - 1][0]
+        before = self._traversal.positions[position - 1][0]
         if before == self._me.stage:
             return self._handed.pop(part)
-        return self._received(before, (step, place, part), len(self._parts[part]))
+        return self._received(before, (step, position, part), len(self._parts[part]))
 
-    def _pass_on(self, step: int, place: int, part: int, output: Tensor) -> float | None:
-        """Hand the output to the next place; at the end of the model return the sum of the losses."""
-        if place + 1 == len(self._traversal.positions):
+    def _pass_on(self, step: int, position: int, part: int, output: Tensor) -> float | None:
+        """Hand the output to the next position; at the end of the model return the sum of the losses."""
+        if position + 1 == len(self._traversal.positions):
             samples = self._parts[part]
             return loss_of(output, self._targets[samples]).item() * len(samples)
-        after = self._traversal.positions[place + 1][0]
+        after = self._traversal.positions[position + 1][0]
         if after == self._me.stage:
             self._handed[part] = output
         elif self._tp.leads:
-            self._send(after, (step, place + 1, part), output)
+            self._send(after, (step, position + 1, part), output)
         return None
 
     def _ends_here(self) -> bool:
@@ -161,7 +161,7 @@ class Validation:
         receive = self._fabric.endpoint.post_receive(source, (VALIDATION, *tag), raw(into))
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
 
-    def _heard(self, step: int) -> Iterator[float]:
+    def _losses(self, step: int) -> Iterator[float]:
         """The sums of all pipelines, in their order: the same sum every time."""
         store = self._fabric.store
         for pipeline in range(self._job.cell.pipelines):

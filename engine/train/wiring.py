@@ -1,7 +1,7 @@
 """How the chunks of one GPU are joined to the others: ports and links, from the schedule's traversal.
 
-A *way* is one direction of one hop: 2 · hop + direction (engine.schedule.traversal). Hop s joins stages s and
-s + 1; the last one joins the last stage to the first.
+A *link* is one direction of one hop: 2 · hop + direction (engine.schedule.traversal). Hop s joins stages s
+and s + 1; the last one joins the last stage to the first.
 """
 
 import functools
@@ -31,7 +31,7 @@ from engine.train.exchange import (
     WanOutgoing,
     lost_is_peer_lost,
 )
-from engine.train.executor import Place, Port
+from engine.train.executor import Port, Position
 from engine.train.recorder import HopDirection
 from engine.train.staging import staging
 from engine.transport import Endpoint, SharedReceiver, SharedSender
@@ -49,21 +49,21 @@ class Fabric(Protocol):
     def member(self, rank: int) -> int: ...
 
 
-def ends_of(way: int, stages: int) -> tuple[int, int]:
-    """Stages from which and to which a way leads."""
-    hop, direction = divmod(way, 2)
+def ends_of(link: int, stages: int) -> tuple[int, int]:
+    """Stages from which and to which a link leads."""
+    hop, direction = divmod(link, 2)
     ends = hop, (hop + 1) % stages
     return ends[::-1] if direction else ends
 
 
 def neighbours(schedule: Schedule, stage: int) -> dict[int, int]:
     """The stages that `stage` has hops to, each with the first such hop."""
-    found: dict[int, int] = {}
+    neighbour_hops: dict[int, int] = {}
     for hop in sorted({int(hop) for hop in schedule.traversal.hop_of if hop != WITHIN_STAGE}):
         ends = ends_of(2 * hop, schedule.stages)
         if stage in ends:
-            found.setdefault(ends[0] if ends[1] == stage else ends[1], hop)
-    return found
+            neighbour_hops.setdefault(ends[0] if ends[1] == stage else ends[1], hop)
+    return neighbour_hops
 
 
 class Wiring:
@@ -71,7 +71,7 @@ class Wiring:
 
     Attributes
     ----------
-    places : of the chunks, in order.
+    positions : of the chunks, in order.
     links : every end of a link here, once.
     """
 
@@ -92,15 +92,17 @@ class Wiring:
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._gated = me.leads and schedule.recompute_gate == "jit" and schedule.has(OpKind.R)
-        places = schedule.traversal.position_of[me.stage].tolist()
-        self.places = tuple(
-            Place(before=self._side(place - 1, here=place), after=self._side(place, here=place))
-            for place in places
+        positions = schedule.traversal.position_of[me.stage].tolist()
+        self.positions = tuple(
+            Position(
+                before=self._side(position - 1, here=position), after=self._side(position, here=position)
+            )
+            for position in positions
         )
         self.links: tuple[Incoming | Outgoing, ...] = (*self._incoming.values(), *self._outgoing.values())
 
     def _side(self, edge: int, *, here: int) -> Port | int | None:
-        """What is on the other side of an edge of the place `here`."""
+        """What is on the other side of an edge of the position `here`."""
         traversal = self._schedule.traversal
         if not 0 <= edge < len(traversal.positions) - 1:
             return None
@@ -115,50 +117,52 @@ class Wiring:
         other = self._fabric.at(self._me.pipeline, stage).rank
         own_chunk = traversal.positions[here][1]
         gate = _Gate(self._fabric.endpoint, other, chunk) if self._gated and after else None
-        tell = functools.partial(self._tell_started, other, own_chunk) if self._gated and not after else None
+        tell_started = (
+            functools.partial(self._tell_started, other, own_chunk) if self._gated and not after else None
+        )
         return Port(
             incoming=self._end_of(receives, self._incoming, self._new_incoming),
             outgoing=self._end_of(sends, self._outgoing, self._new_outgoing),
             takes=chunk,
             hop=self._hop_direction(sends, own_chunk, "activation" if after else "gradient"),
-            tell_started=tell,
+            tell_started=tell_started,
             post_started=gate.post if gate else None,
             wait_started=gate.wait if gate else None,
         )
 
-    def _end_of(self, way: int, known: dict[int, Any], new: Callable[[int], Any]) -> Any:
-        if way not in known:
-            known[way] = new(way)
-        return known[way]
+    def _end_of(self, link: int, ends: dict[int, Any], new: Callable[[int], Any]) -> Any:
+        if link not in ends:
+            ends[link] = new(link)
+        return ends[link]
 
-    def _new_incoming(self, way: int) -> Incoming:
+    def _new_incoming(self, link: int) -> Incoming:
         if not self._me.leads:
             return Silent()
-        sender = self._rank_at(ends_of(way, self._job.cell.stages)[0])
-        if self._job.network(way // 2, self._me.pipeline) is None:
+        sender = self._rank_at(ends_of(link, self._job.cell.stages)[0])
+        if self._job.network(link // 2, self._me.pipeline) is None:
             group, member = self._lan(sender)
-            return LanIncoming(group, member, sender, self._lan_tag(way), self._new_buffer)
+            return LanIncoming(group, member, sender, self._lan_tag(link), self._new_buffer)
         assert self._fabric.endpoint is not None
-        if self._shared(way):
-            return SharedIncoming(SharedReceiver(self._fabric.endpoint, **self._sharing(way, sends=False)))
-        return WanIncoming(self._fabric.endpoint, sender, way)
+        if self._shared(link):
+            return SharedIncoming(SharedReceiver(self._fabric.endpoint, **self._sharing(link, sends=False)))
+        return WanIncoming(self._fabric.endpoint, sender, link)
 
-    def _new_outgoing(self, way: int) -> Outgoing:
-        return self._staged(self._sending(way)) if self._me.leads else Silent()
+    def _new_outgoing(self, link: int) -> Outgoing:
+        return self._staged(self._sending(link)) if self._me.leads else Silent()
 
-    def _sending(self, way: int) -> Outgoing:
-        receiver = self._rank_at(ends_of(way, self._job.cell.stages)[1])
-        network = self._job.network(way // 2, self._me.pipeline)
+    def _sending(self, link: int) -> Outgoing:
+        receiver = self._rank_at(ends_of(link, self._job.cell.stages)[1])
+        network = self._job.network(link // 2, self._me.pipeline)
         if network is None:
             group, member = self._lan(receiver)
-            return self._in_turn(way, LanOutgoing(group, member, receiver, self._lan_tag(way)))
+            return self._in_turn(link, LanOutgoing(group, member, receiver, self._lan_tag(link)))
         assert self._fabric.endpoint is not None
         endpoint, padded_to, delay_s = self._fabric.endpoint, self._job.wan_bytes, network.latency_ms / 1e3
-        if self._shared(way):
-            sender = SharedSender(endpoint, padded_to=padded_to, **self._sharing(way, sends=True))
+        if self._shared(link):
+            sender = SharedSender(endpoint, padded_to=padded_to, **self._sharing(link, sends=True))
             return SharedOutgoing(sender, delay_s=delay_s)
-        outgoing = WanOutgoing(endpoint, receiver, way, padded_to=padded_to, delay_s=delay_s)
-        return self._in_turn(way, outgoing)
+        outgoing = WanOutgoing(endpoint, receiver, link, padded_to=padded_to, delay_s=delay_s)
+        return self._in_turn(link, outgoing)
 
     def _rank_at(self, stage: int) -> int:
         return self._fabric.at(self._me.pipeline, stage).rank
@@ -167,38 +171,38 @@ class Wiring:
         assert self._fabric.dc_group is not None
         return self._fabric.dc_group, self._fabric.member(rank)
 
-    def _lan_tag(self, way: int) -> Callable[[Key], int]:
+    def _lan_tag(self, link: int) -> Callable[[Key], int]:
         # Two ranks have at most two hops between them: an inner one, and a loop's from last to first.
         chunks, microbatches = self._schedule.chunks, self._schedule.microbatches
-        link = 2 * (way // 2 == self._job.cell.stages - 1) + way % 2
-        return lambda key: (link * chunks + key[0]) * microbatches + key[1]
+        number = 2 * (link // 2 == self._job.cell.stages - 1) + link % 2
+        return lambda key: (number * chunks + key[0]) * microbatches + key[1]
 
-    def _shared(self, way: int) -> bool:
+    def _shared(self, link: int) -> bool:
         return self._schedule.sharing == "temporal" and self._job.cell.cell_pipelines > 1
 
-    def _listed(self, way: int) -> tuple[int, int]:
-        """The name of a way in the schedule's link order."""
-        hop, direction = divmod(way, 2)
+    def _listed(self, link: int) -> tuple[int, int]:
+        """The link's name in the schedule's link order."""
+        hop, direction = divmod(link, 2)
         return (hop + 1, hop) if direction else (hop, hop + 1)
 
-    def _in_turn(self, way: int, outgoing: Outgoing) -> Outgoing:
-        transfers = self._schedule.transfers(*self._listed(way))
+    def _in_turn(self, link: int, outgoing: Outgoing) -> Outgoing:
+        transfers = self._schedule.transfers(*self._listed(link))
         own = [(t.chunk, t.microbatch) for t in transfers if t.pipeline == self._in_cell]
         return InTurn(outgoing, own) if own else outgoing
 
-    def _sharing(self, way: int, *, sends: bool) -> dict[str, Any]:
+    def _sharing(self, link: int, *, sends: bool) -> dict[str, Any]:
         sides = [
             tuple(self._fabric.at(p, stage).rank for p in self._cell)
-            for stage in ends_of(way, self._job.cell.stages)
+            for stage in ends_of(link, self._job.cell.stages)
         ]
         near, far = sides if sends else reversed(sides)
-        transfers = self._schedule.transfers(*self._listed(way))
+        transfers = self._schedule.transfers(*self._listed(link))
         order = tuple((t.pipeline, (t.chunk, t.microbatch)) for t in transfers)
-        return {"link": way, "pipeline": self._in_cell, "near": near, "far": far, "order": order}
+        return {"link": link, "pipeline": self._in_cell, "near": near, "far": far, "order": order}
 
-    def _hop_direction(self, way: int, chunk: int, payload: Payload) -> HopDirection:
-        from_stage, to_stage = ends_of(way, self._job.cell.stages)
-        wan = self._job.network(way // 2, self._me.pipeline) is not None
+    def _hop_direction(self, link: int, chunk: int, payload: Payload) -> HopDirection:
+        from_stage, to_stage = ends_of(link, self._job.cell.stages)
+        wan = self._job.network(link // 2, self._me.pipeline) is not None
         return HopDirection(
             track="wan" if wan else "lan",
             from_stage=from_stage,
@@ -214,7 +218,7 @@ class Wiring:
 
 
 class _Gate:
-    """Word from the next place that the B of a microbatch has started there (recompute rule jit)."""
+    """Word from the next position that the B of a microbatch has started there (recompute rule jit)."""
 
     def __init__(self, endpoint: Endpoint | None, rank: int, chunk: int) -> None:
         self._endpoint, self._rank, self._chunk = endpoint, rank, chunk

@@ -157,7 +157,7 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
         NoRanks(),
         loop.selector,
         history=History(),
-        say=lambda _: None,
+        emit=lambda _: None,
         listener=listening,
     )
     port = listening.getsockname()[1]
@@ -193,7 +193,9 @@ def swap(keep: ExitStack) -> Iterator[Target]:
     keep.enter_context(patch.object(tracker_module, "SILENT_S", LIMIT_S))
     spec = single_machine(swap_job(pipelines=4), run="run", log_dir="")
     loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
-    tracker = Tracker(spec, listening, loop.selector, say=lambda _: None, start=lambda _: None, asked=b"\0")
+    tracker = Tracker(
+        spec, listening, loop.selector, emit=lambda _: None, start=lambda _: None, stop_flag=b"\0"
+    )
     port = listening.getsockname()[1]
     loop.start(tracker.tick)
     keep.callback(loop.selector.close)

@@ -141,7 +141,7 @@ class Told:
     def greeted(self, connection: SelectorChannel[Note | Other]) -> None:
         self.there.append(connection)
 
-    def heard(self, connection: SelectorChannel[Note | Other], message: Note | Other) -> None:
+    def handle(self, connection: SelectorChannel[Note | Other], message: Note | Other) -> None:
         raise ValueError("not now")
 
     def lost(self, connection: SelectorChannel[Note | Other], why: str) -> None:
@@ -183,11 +183,11 @@ def test_a_peer_that_does_not_read_is_waited_for_by_nobody_and_given_up_in_the_e
     (connection,) = host.told.there
     message = Note(number=1, text="x" * (1 << 20))
     for _ in range(MOST_UNREAD_BYTES >> 20):  # what the kernel takes comes on top of what may lie unread
-        connection.say(message)
+        connection.send(message)
         host.turn()
     assert connection.open
     assert not host.told.gone
-    until(lambda: [connection.say(message), host.turn(), host.told.gone][-1])
+    until(lambda: [connection.send(message), host.turn(), host.told.gone][-1])
     assert host.told.gone == ["it does not read"]
     host.close()
 
@@ -197,7 +197,7 @@ def test_what_a_peer_reads_late_comes_whole() -> None:
     (connection,) = host.told.there
     sent = [Note(number=number, text="x" * 500_000) for number in range(20)]
     for message in sent:
-        connection.say(message)
+        connection.send(message)
     came: list[object] = []
 
     def read() -> bool:

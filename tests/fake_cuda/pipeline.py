@@ -111,7 +111,7 @@ class Rank:
         wiring = StagedWiring(job, schedule, me, fabric, device)  # type: ignore[arg-type]
         part = Part(
             work=work_of(schedule, 0, me.stage, lambda kind: None),
-            places=wiring.places,
+            positions=wiring.positions,
             links=wiring.links,
             late=schedule.recompute_gate == "late",
         )

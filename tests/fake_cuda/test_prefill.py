@@ -118,7 +118,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.said: queue.SimpleQueue[Document] = queue.SimpleQueue()
 
-    def say(self, message: Document) -> None:
+    def send(self, message: Document) -> None:
         if isinstance(message, ChunkRan | ChunkLate):
             self.said.put(message)
 

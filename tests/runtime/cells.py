@@ -150,7 +150,7 @@ class Notes:
     def op(self, op: str, microbatch: int, start: float, end: float, *, chunk: int) -> None:
         assert end >= start
         self.ops.append(f"{op}{microbatch}" + (f".{chunk}" if chunk else ""))
-        self.most_held = max(self.most_held, len(self.executor._kept))
+        self.most_held = max(self.most_held, len(self.executor._saved))
 
     def sent(self, hop: Any, microbatch: int, sent: Any) -> None:
         sent.wait()
@@ -211,7 +211,7 @@ class Cell:
 
         part = Part(
             work=work_of(self.schedule, pipeline, stage, lambda kind: None),
-            places=wiring.places,
+            positions=wiring.positions,
             links=wiring.links,
             late=self.schedule.recompute_gate == "late",
         )

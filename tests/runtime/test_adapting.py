@@ -146,7 +146,7 @@ def _go_over_in_any_order(slow_from: int, chance: random.Random) -> None:
     of = job(**EMULATED)
     schedule, expected, slow = slow_gpu(of, 0, 1.5)
     store, said, steps = Reports(), [], slow_from + WARM_UP + 9
-    leader = Leader(store, rank=0, ranks=range(6), job=of, schedule=schedule, say=as_dicts(said))
+    leader = Leader(store, rank=0, ranks=range(6), job=of, schedule=schedule, emit=as_dicts(said))
     ranks: list[Follower] = [leader, *(Follower(store, rank=rank) for rank in range(1, 6))]
     at, inside = [0] * 6, [False] * 6
     switched: list[list[int]] = [[] for _ in ranks]

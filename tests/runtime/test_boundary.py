@@ -37,9 +37,10 @@ class Store:
 @given(ranks=st.integers(2, 6), steps=st.integers(1, 12), asked_at=st.integers(0, 40), data=st.data())
 def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at: int, data: Any) -> None:
     """Ranks in any order; all they rely on: nobody ends an iteration that the first has not begun."""
-    store, asked, said = Store(), bytearray(1), []
+    store, stop_flag, said = Store(), bytearray(1), []
     ends = [
-        Boundary(store, rank=rank, asked=asked, leads=rank == 0, say=as_dicts(said)) for rank in range(ranks)
+        Boundary(store, rank=rank, stop_flag=stop_flag, leads=rank == 0, emit=as_dicts(said))
+        for rank in range(ranks)
     ]
     at, done, inside = [0] * ranks, [False] * ranks, [False] * ranks
 
@@ -48,7 +49,7 @@ def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at
 
     for turn in range(40 * ranks * steps):
         if turn == asked_at:
-            asked[0] = 1
+            stop_flag[0] = 1
         ready = [r for r in range(ranks) if not done[r] and (not inside[r] or began(r))]
         if not ready:
             break
@@ -73,7 +74,7 @@ def test_a_store_that_is_gone_is_the_loss_of_a_peer_not_a_cause() -> None:
             raise RuntimeError("Connection reset\nstack")
 
     with pytest.raises(PeerLost, match="Connection reset"):
-        Boundary(Gone(), rank=1, asked=b"\0", leads=False, say=print).passed(0)
+        Boundary(Gone(), rank=1, stop_flag=b"\0", leads=False, emit=print).passed(0)
 
 
 @pytest.mark.long

@@ -71,7 +71,7 @@ class Ranks:
                 terms,
                 store,
                 rank=rank,
-                say=as_dicts(self.events),
+                emit=as_dicts(self.events),
                 copies=lambda rank=rank: {rank: {"weights.w": self.weights[rank].clone()}},
             )
             for rank in (0, 1)
@@ -385,7 +385,7 @@ def test_layers_come_back_bit_by_bit(tmp_path: Path) -> None:
         manifest=Ranks(place, settings(str(tmp_path)))._manifest,
     )
     saver = Saver(
-        terms, DictStore(), rank=0, say=lambda event: None, copies=lambda: {0: copy_of(layer, optimizer)}
+        terms, DictStore(), rank=0, emit=lambda event: None, copies=lambda: {0: copy_of(layer, optimizer)}
     )
     saver.save(3)
     saver.sound(3)

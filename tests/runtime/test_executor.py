@@ -83,7 +83,7 @@ def test_what_is_held_is_within_the_limit() -> None:
         cell = check(of(policy=policy, recompute=False, memory_limit=3, microbatches=6))
         for notes in cell.notes.values():
             assert notes.most_held <= 3 * cell.schedule.chunks
-            assert not notes.executor._kept
+            assert not notes.executor._saved
             assert not notes.executor._inputs
             assert not notes.executor._gradients_in
 

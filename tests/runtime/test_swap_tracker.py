@@ -71,9 +71,9 @@ class Pretender:
             return
         self.socket.sendall(self.channel.handshake.outgoing())
         if stranger and self.channel.greeting is not None:
-            self.say(Hello(step=0, address=Address(store=1)))
+            self.send(Hello(step=0, address=Address(store=1)))
 
-    def say(self, message: FromWorker) -> None:
+    def send(self, message: FromWorker) -> None:
         self.socket.sendall(line_of(message))
 
     def act(self, world: "World") -> None:
@@ -86,20 +86,20 @@ class Pretender:
     def on_take(self, message: Take, _: "World") -> None:
         assert message.step == self.steps_in_weights, "it computes with the weights of that step"
         self.gradients += message.units
-        self.say(Done(units=message.units))
+        self.send(Done(units=message.units))
 
     def on_sum(self, message: Sum, world: "World") -> None:
         ranks = [member.rank for member in message.members]
         # Who dies before all have the sum must not count: what counts is looked at when it is committed.
         world.sums[message.epoch] = {r: list(world.workers[r].gradients) for r in ranks}
         self.summing = message
-        self.say(Voted(epoch=message.epoch))
+        self.send(Voted(epoch=message.epoch))
 
     def on_admit(self, message: Admit, world: "World") -> None:
         given = world.workers[message.source].steps_in_weights
         assert given == message.step, "weights come from one that has them"
         self.summing = message
-        self.say(Voted(epoch=message.epoch))
+        self.send(Voted(epoch=message.epoch))
 
     def on_abort(self, _: Abort, __: "World") -> None:
         self.summing = None
@@ -107,21 +107,21 @@ class Pretender:
     def on_admitted(self, message: Admitted, _: "World") -> None:
         assert self.summing is not None
         self.steps_in_weights = message.step
-        self.say(Ready())
+        self.send(Ready())
 
     def on_commit(self, message: Commit, world: "World") -> None:
         assert self.summing is not None
         world.committed.setdefault(message.step, world.sums[self.summing.epoch])
         self.gradients, self.summing = [], None
         self.steps_in_weights = message.step + 1
-        self.say(Ready(loss=1.0, grad_norm=1.0))
+        self.send(Ready(loss=1.0, grad_norm=1.0))
 
     def on_leave(self, _: Leave, __: "World") -> None:
         assert not self.gradients, "who leaves has brought in what it did"
         self.on_end(End(), __)
 
     def on_end(self, _: End, __: "World") -> None:
-        self.say(Stats(stats={}))
+        self.send(Stats(stats={}))
         self.over = True
         self.socket.close()
 
@@ -147,7 +147,7 @@ class World:
         listener = socket.create_server((LOCALHOST, 0))
         self.port = listener.getsockname()[1]
         self.tracker = Tracker(
-            self.spec, listener, self.selector, say=as_dicts(self.events), start=self.start, asked=b"\0"
+            self.spec, listener, self.selector, emit=as_dicts(self.events), start=self.start, stop_flag=b"\0"
         )
         self.workers: dict[int, Pretender] = {}
         for rank in range(of.cell.pipelines):

@@ -234,7 +234,9 @@ def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) ->
 def test_who_does_not_know_the_secret_is_refused() -> None:
     with selectors.DefaultSelector() as selector, socket.create_server((LOCALHOST, 0)) as listener:
         spec = single_machine(job(), run="test", log_dir="")
-        tracker = Tracker(spec, listener, selector, say=lambda _: None, start=lambda _: None, asked=b"\0")
+        tracker = Tracker(
+            spec, listener, selector, emit=lambda _: None, start=lambda _: None, stop_flag=b"\0"
+        )
         answers: list[str] = []
 
         def knock(secret: str) -> None:

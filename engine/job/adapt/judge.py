@@ -38,9 +38,9 @@ class Judge:
         if len(self._window) < self._iterations:
             return None
         medians = {
-            name: median(seen)
+            name: median(figures)
             for name in self._planned
-            if (seen := [one[name] for one in self._window if name in one])
+            if (figures := [one[name] for one in self._window if name in one])
         }
         lasting = [
             Deviation(quantity=name, planned_ms=self._planned[name], measured_ms=medians[name])

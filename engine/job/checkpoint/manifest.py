@@ -217,14 +217,14 @@ def latest_in(place: Place, named: str = "*", *, field: str = "persistence.resum
     Torn ones are passed over, and named in `passed_over`. Raises InputError where all of them are torn, or
     one is of another version.
     """
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     torn: list[tuple[str, Torn]] = []
     for name in sorted(fnmatch.filter(place.names(), named), reverse=True):
         try:
-            found.append(Checkpoint(place, name, field=field))
+            checkpoints.append(Checkpoint(place, name, field=field))
         except Torn as error:
             torn.append((name, error))
-    for checkpoint in sorted(found, key=lambda one: one.manifest.saved_at, reverse=True):
+    for checkpoint in sorted(checkpoints, key=lambda one: one.manifest.saved_at, reverse=True):
         try:
             checkpoint.require_whole()
         except Torn as error:
@@ -297,12 +297,12 @@ def resumed(job: TrainJob, fingerprint: str) -> Checkpoint | None:
         return None
     if job.persistence.resume is True:
         assert job.persistence.checkpoint is not None, "checked by the job"
-        found = latest_in(open_place(job.persistence.checkpoint.dir))
+        checkpoint = latest_in(open_place(job.persistence.checkpoint.dir))
     else:
-        found = find(job.persistence.resume)
-    if found:
-        check_fits(found, job, fingerprint)
-    return found
+        checkpoint = find(job.persistence.resume)
+    if checkpoint:
+        check_fits(checkpoint, job, fingerprint)
+    return checkpoint
 
 
 def _checksum(fields: dict[str, Any]) -> str:

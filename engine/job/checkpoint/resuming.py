@@ -34,12 +34,14 @@ def with_kept_rate(job: TrainJob, fingerprint: Callable[[], str]) -> TrainJob:
     """
     if not job.persistence.resume or job.optimizer.lr_schedule.on_resume == "rebuild":
         return job
-    found = resumed(job, fingerprint())
-    if found is None:
+    checkpoint = resumed(job, fingerprint())
+    if checkpoint is None:
         return job
-    saved = _optimizer(found)
+    saved = _optimizer(checkpoint)
     if saved is None:
-        allowed = f"{found.where} was written by a version that did not store its learning rate: use rebuild"
+        allowed = (
+            f"{checkpoint.where} was written by a version that did not store its learning rate: use rebuild"
+        )
         raise InputError("optimizer.lr_schedule.on_resume", "keep", allowed)
     return with_rate_of(job, saved)
 
@@ -61,7 +63,7 @@ def changes(job: TrainJob, checkpoint: Checkpoint) -> list[str]:
         return []
     then, now = fields_of(manifest.job), fields_of(saved_sections(job))
     differ = [
-        f"{path}: {_said(then.get(path))} in the checkpoint, {_said(now.get(path))} now"
+        f"{path}: {_as_text(then.get(path))} in the checkpoint, {_as_text(now.get(path))} now"
         for path in sorted(then.keys() | now.keys())
         if then.get(path) != now.get(path) and path != "optimizer.lr_schedule"
     ]
@@ -80,11 +82,11 @@ def rate_change(job: TrainJob, saved: OptimizerSection, step: int) -> list[str]:
     now, last = rate_of(job, step), rate_of(job, job.optimizer.steps - 1)
     if now == planned and last == their_last:
         return []
-    kept = job.optimizer.lr_schedule.on_resume == "keep"
+    keeps = job.optimizer.lr_schedule.on_resume == "keep"
     return [
         f"{before:.3g} in the checkpoint's last iteration, {now:.3g} in the next"
         f" ({planned:.3g} by the checkpoint's schedule), {last:.3g} in the last of this run;"
-        f" the schedule is {'kept' if kept else 'rebuilt'}"
+        f" the schedule is {'keeps' if keeps else 'rebuilt'}"
     ]
 
 
@@ -96,6 +98,6 @@ def _optimizer(checkpoint: Checkpoint) -> OptimizerSection | None:
     return parse(OptimizerSection, section, at=f"{checkpoint.where}: job.optimizer")
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     text = "not given" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

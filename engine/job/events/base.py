@@ -106,4 +106,4 @@ class OfRank(OfRun):
     """The rank that it is about, or that reports it for all."""
 
 
-Say = Callable[[BaseEvent], None]  # takes an event on
+Emit = Callable[[BaseEvent], None]  # takes an event on

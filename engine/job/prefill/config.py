@@ -121,10 +121,10 @@ def _known(data: dict[str, Any]) -> dict[str, Any]:
 
 def _rope(data: dict[str, Any]) -> dict[str, Any]:
     """`rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (4)."""
-    given = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        raise InputError("rope_parameters", given, "must be an object with named fields")
-    rope = {key: value for key, value in given.items() if value is not None}
+    scaling = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise InputError("rope_parameters", scaling, "must be an object with named fields")
+    rope = {key: value for key, value in scaling.items() if value is not None}
     rope.setdefault("rope_type", rope.get("type", "default"))
     rope.setdefault("rope_theta", data.get("rope_theta") or THETA)
     rope.setdefault("original_max_position_embeddings", data.get("max_position_embeddings", POSITIONS))

@@ -30,8 +30,8 @@ class MeasuredLatency(Document):
     @model_validator(mode="after")
     def _one_kind(self) -> "MeasuredLatency":
         figures = {"a_ms": self.a_ms, "b_ms": self.b_ms, "c_ms": self.c_ms}
-        given = any(figure is not None for figure in figures.values())
-        if given == (self.points is not None):
+        measured = any(figure is not None for figure in figures.values())
+        if measured == (self.points is not None):
             raise InputError(
                 "", None, "give either points or {a_ms, b_ms, c_ms}: meridian profile --prefill prints both"
             )

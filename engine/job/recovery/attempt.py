@@ -72,10 +72,10 @@ class OpenFailure:
     def described(self, spec: LaunchSpec) -> tuple[Failed, str]:
         """The failure, and its description."""
         causes = [rank for rank in self.dead.values() if rank.cause]
-        gone = {rank.rank for rank in causes} | {a.rank for a in spec.ranks if a.node in self.nodes}
-        centres = _whole(spec.ranks, gone)
+        lost = {rank.rank for rank in causes} | {a.rank for a in spec.ranks if a.node in self.nodes}
+        centres = _whole(spec.ranks, lost)
         named = {a.rank: f"rank {a.rank} ({a.dc_name} p{a.pipeline}s{a.stage})" for a in spec.ranks}
-        if centres and (len(gone) > 1 or self.nodes):
+        if centres and (len(lost) > 1 or self.nodes):
             return "datacenter", f"all ranks of {' and '.join(centres)}"
         if self.nodes:
             return "node", "; ".join(f"node {node}: {why}" for node, why in self.nodes.items())
@@ -89,8 +89,8 @@ class OpenFailure:
         return "link", nearest
 
 
-def _whole(ranks: Sequence[RankAssignment], gone: set[int]) -> list[str]:
+def _whole(ranks: Sequence[RankAssignment], lost_ranks: set[int]) -> list[str]:
     """The data centres, of several, of which nothing is left."""
     names = sorted({a.dc_name for a in ranks})
-    lost = [name for name in names if all(a.rank in gone for a in ranks if a.dc_name == name)]
+    lost = [name for name in names if all(a.rank in lost_ranks for a in ranks if a.dc_name == name)]
     return lost if len(names) > 1 else []

@@ -36,16 +36,16 @@ def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
     present = _peak(spec.job)
     reason = _too_few(spec, here)
     for stages in _stages(spec.job):
-        found: list[tuple[float, Layout]] = []
+        layouts: list[tuple[float, Layout]] = []
         for changes, ranks in _cuts(spec, here, stages):
             try:
                 job = pinned(parse(TrainJob, _document(spec.job, changes)))
                 if _peak(job) <= present:
-                    found.append((predict(job).iteration_s, Layout(job=job, ranks=ranks)))
+                    layouts.append((predict(job).iteration_s, Layout(job=job, ranks=ranks)))
             except InputError as error:  # no link, no schedule within the limits, too few layers for chunks
                 reason = f"{stages} stages: {error}"
-        if found:
-            return min(found, key=lambda row: row[0])[1]
+        if layouts:
+            return min(layouts, key=lambda row: row[0])[1]
     return Infeasible(reason=reason)
 
 

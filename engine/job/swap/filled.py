@@ -14,9 +14,9 @@ def filled(document: dict[str, Any]) -> dict[str, Any]:
     strategy, cell = document.get("strategy"), document.get("cell")
     if not isinstance(strategy, dict) or strategy.get("kind") != SWAP or not isinstance(cell, dict):
         return document
-    given = {name: value for name, value in cell.items() if value is not None}
+    fields = {name: value for name, value in cell.items() if value is not None}
     own: dict[str, Any] = {"stages": 1, "recompute": True}
-    workers = given.get("pipelines", 1)
-    if "devices" not in given and isinstance(workers, int) and 1 <= workers <= MOST_RANKS:
+    workers = fields.get("pipelines", 1)
+    if "devices" not in fields and isinstance(workers, int) and 1 <= workers <= MOST_RANKS:
         own["devices"] = {"pipelines": [[device] for device in range(workers)]}
-    return {**document, "cell": {**own, **given}}
+    return {**document, "cell": {**own, **fields}}

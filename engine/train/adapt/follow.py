@@ -18,7 +18,7 @@ from engine.errors import InputError
 from engine.job.adapt.judge import Judge, Verdict
 from engine.job.adapt.measured import as_rows, planned, slowest, summary
 from engine.job.adapt.replan import ReplanResult, replan
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.incidents import Adapted
 from engine.job.job import TrainJob
 from engine.schedule import Schedule
@@ -54,7 +54,7 @@ class Follower:
     def report(self, iteration: int, spans: Sequence[Span]) -> None:
         """Tell the first rank what an iteration took here. Raises PeerLost where that rank is gone."""
         value = json.dumps([iteration, summary(spans)])
-        _asking(lambda: self._store.set(_report_key(iteration, self._rank), value))
+        _from_store(lambda: self._store.set(_report_key(iteration, self._rank), value))
 
     def before(self, iteration: int) -> Schedule | None:
         """The schedule that holds from `iteration` on, where it is another; asked at its start.
@@ -78,10 +78,10 @@ class Follower:
 
     def _announced(self, iteration: int) -> tuple[int, Schedule] | None:
         key = f"adapt/plan/{self._plans}"
-        if not _asking(lambda: self._store.check([key])):
+        if not _from_store(lambda: self._store.check([key])):
             return None
         self._plans += 1
-        begins, text = json.loads(_asking(lambda: self._store.get(key)))
+        begins, text = json.loads(_from_store(lambda: self._store.get(key)))
         return begins, parse_schedule(text)
 
 
@@ -91,19 +91,19 @@ class Leader(Follower):
     Parameters
     ----------
     schedule : that the run begins with.
-    say : takes the `adapted` events.
+    emit : takes the `adapted` events.
     """
 
     def __init__(
-        self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule, say: Say
+        self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule, emit: Emit
     ) -> None:
         super().__init__(store, rank=rank)
         assert job.failures.adapt is not None
-        self._ranks, self._job, self._schedule, self._say = tuple(ranks), job, schedule, say
+        self._ranks, self._job, self._schedule, self._emit = tuple(ranks), job, schedule, emit
         self._settings = job.failures.adapt
         self._expected = planned(job.scenario, schedule)
         self._judge = self._new_judge()
-        self._heard: int | None = None  # the iteration of which the reports come next; None: none began yet
+        self._due: int | None = None  # the iteration of which the reports come next; None: none began yet
         self._verdict: Verdict | None = None  # that is being planned for
         self._planning: Future[ReplanResult] | None = None
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="replan")
@@ -123,14 +123,14 @@ class Leader(Follower):
 
     def _listen(self, iteration: int) -> None:
         """Judge the iterations of which all ranks have reported."""
-        if self._heard is None:
-            self._heard = iteration + WARM_UP
-        self._heard = max(self._heard, iteration - SLOTS + 1)
-        while self._heard < iteration:
-            reports = self._reports(self._heard)
+        if self._due is None:
+            self._due = iteration + WARM_UP
+        self._due = max(self._due, iteration - SLOTS + 1)
+        while self._due < iteration:
+            reports = self._reports(self._due)
             if reports is None:
                 return
-            self._heard += 1
+            self._due += 1
             if verdict := self._judge.observe(slowest(rows for _, rows in reports)):
                 self._plan(verdict)
                 return
@@ -138,9 +138,9 @@ class Leader(Follower):
     def _reports(self, iteration: int) -> list[Any] | None:
         """(iteration, summary) of every rank; None while one has not reported."""
         keys = [_report_key(iteration, rank) for rank in self._ranks]
-        if not _asking(lambda: self._store.check(keys)):
+        if not _from_store(lambda: self._store.check(keys)):
             return None
-        reports = [json.loads(text) for text in _asking(lambda: self._store.multi_get(keys))]
+        reports = [json.loads(text) for text in _from_store(lambda: self._store.multi_get(keys))]
         return None if any(number < iteration for number, _ in reports) else reports
 
     def _plan(self, verdict: Verdict) -> None:
@@ -150,65 +150,65 @@ class Leader(Follower):
 
     def _decide(self, iteration: int, planning: Future[ReplanResult]) -> tuple[int, Schedule] | None:
         assert self._verdict is not None
-        self._heard = iteration  # what was measured before is known, or from before a search
+        self._due = iteration  # what was measured before is known, or from before a search
         try:
-            found = planning.result()
+            result = planning.result()
         except (InputError, DeadlockError) as error:
             log.warning("No plan for the measured times: %s.", error)
             self._expected |= self._verdict.measured
             self._judge.expect(self._expected)
             return None
-        self._expected = dict(found.expected)
-        if found.schedule is None:
-            if abs(found.before_s / found.planned_s - 1) > self._settings.deviation:
-                self._tell(iteration, found)
+        self._expected = dict(result.expected)
+        if result.schedule is None:
+            if abs(result.before_s / result.planned_s - 1) > self._settings.deviation:
+                self._publish(iteration, result)
             self._judge.expect(self._expected)
             return None
         begins = iteration + 1
-        _asking(
-            lambda: self._store.set(f"adapt/plan/{self._plans}", json.dumps([begins, str(found.schedule)]))
+        _from_store(
+            lambda: self._store.set(f"adapt/plan/{self._plans}", json.dumps([begins, str(result.schedule)]))
         )
         self._plans += 1
-        self._tell(begins, found)
-        self._schedule = found.schedule
+        self._publish(begins, result)
+        self._schedule = result.schedule
         self._judge = self._new_judge()
-        return begins, found.schedule
+        return begins, result.schedule
 
     def _new_judge(self) -> Judge:
         settings = self._settings
         return Judge(self._expected, limit=settings.deviation, iterations=settings.iterations)
 
-    def _tell(self, iteration: int, found: ReplanResult) -> None:
+    def _publish(self, iteration: int, result: ReplanResult) -> None:
         assert self._verdict is not None
         event = Adapted(
             rank=self._rank,
             iteration=iteration,
-            replanned=found.schedule is not None,
-            policy=found.policy,
+            replanned=result.schedule is not None,
+            policy=result.policy,
             deviations=tuple(deviation.reported() for deviation in self._verdict.deviations),
-            planned_s=round(found.planned_s, 6),
-            before_s=round(found.before_s, 6),
-            after_s=round(found.after_s, 6),
-            schedule=str(found.schedule or self._schedule),
-            times=as_rows(found.expected),
+            planned_s=round(result.planned_s, 6),
+            before_s=round(result.before_s, 6),
+            after_s=round(result.after_s, 6),
+            schedule=str(result.schedule or self._schedule),
+            times=as_rows(result.expected),
             t=time.time(),
         )
         self._adaptations.append(event.model_dump(mode="json", exclude={"kind", "rank"}))
         log.info(
             "Measured times differ from the plan: %s from iteration %s, %.3f s an iteration planned.",
-            f"new schedule ({found.policy})" if found.schedule else "the schedule stays",
+            f"new schedule ({result.policy})" if result.schedule else "the schedule stays",
             f"{iteration:,}",
-            found.planned_s,
+            result.planned_s,
         )
-        self._say(event)
+        self._emit(event)
 
 
 def _report_key(iteration: int, rank: int) -> str:
     return f"adapt/report/{iteration % SLOTS}/{rank}"
 
 
-def _asking(ask: Callable[[], T]) -> T:
+def _from_store(read: Callable[[], T]) -> T:
     try:
-        return ask()
+        return read()
     except RuntimeError as error:
         raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None

@@ -23,7 +23,7 @@ from engine.job.checkpoint.manifest import (
 )
 from engine.job.checkpoint.place import open_place
 from engine.job.checkpoint.resuming import changes, saved_sections
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.training import Checkpoint as CheckpointEvent
 from engine.job.events.training import CheckpointState
 from engine.job.job import TrainJob
@@ -43,7 +43,7 @@ class Keeper:
 
     Parameters
     ----------
-    say : takes the `checkpoint` events.
+    emit : takes the `checkpoint` events.
     tp : how the stage is shared with other ranks: the lead writes its layers, all put them together.
     """
 
@@ -56,25 +56,25 @@ class Keeper:
         *,
         layers: Mapping[int, nn.Module],
         optimizer: Optimizer,
-        say: Say,
+        emit: Emit,
         tp: OneRank = ONE_RANK,
     ) -> None:
         self._spec, self._me, self._job, self._store = spec, me, spec.job, store
-        self._layers, self._optimizer, self._tp, self._say = layers, optimizer, tp, say
+        self._layers, self._optimizer, self._tp, self._emit = layers, optimizer, tp, emit
         self._leads = me.rank == spec.first_rank
         self._tokenizer: bytes | None = None
         needed = self._leads and (self._job.persistence.checkpoint or self._job.persistence.resume)
         self._fingerprint = corpus.fingerprint() if needed else ""
-        found = self._agreed() if self._job.persistence.resume else None
-        self.resumed_from = found.manifest.step if found else None
-        if found:
+        checkpoint = self._agreed() if self._job.persistence.resume else None
+        self.resumed_from = checkpoint.manifest.step if checkpoint else None
+        if checkpoint:
             for number, layer in layers.items():
-                load_into(layer, optimizer, found, number, tp)
+                load_into(layer, optimizer, checkpoint, number, tp)
         settings = self._job.persistence.checkpoint
         self._saver: Saver | Helper | None = None
         if settings and me.pipeline == 0:
             self._saver = (
-                self._new_saver(settings, say, found) if tp.leads else Helper(settings, self._copies)
+                self._new_saver(settings, emit, checkpoint) if tp.leads else Helper(settings, self._copies)
             )
 
     @property
@@ -110,14 +110,14 @@ class Keeper:
     def _agreed(self) -> Checkpoint | None:
         """The checkpoint that the first rank found and checked; every rank reads the same."""
         if self._leads:
-            found = resumed(self._job, self._fingerprint)
-            report_resumed(found, self._job, self._me.rank, self._say)
-            self._store.set(RESUMED, json.dumps(found.where if found else None))
-            return found
+            checkpoint = resumed(self._job, self._fingerprint)
+            report_resumed(checkpoint, self._job, self._me.rank, self._emit)
+            self._store.set(RESUMED, json.dumps(checkpoint.where if checkpoint else None))
+            return checkpoint
         where = json.loads(self._store.get(RESUMED))
         return find(where) if where else None
 
-    def _new_saver(self, settings: CheckpointSettings, say: Say, found: Checkpoint | None) -> Saver:
+    def _new_saver(self, settings: CheckpointSettings, emit: Emit, checkpoint: Checkpoint | None) -> Saver:
         path = self._job.model.tokenizer
         if path and self._leads:
             self._tokenizer = Path(path).read_bytes()
@@ -133,8 +133,8 @@ class Keeper:
             terms,
             self._store,
             rank=self._me.rank,
-            say=say,
-            after=found.manifest.saved_at if found else 0.0,
+            emit=emit,
+            after=checkpoint.manifest.saved_at if checkpoint else 0.0,
             copies=lambda: dict(self._copies()),
         )
 
@@ -160,15 +160,15 @@ class Keeper:
         )
 
 
-def report_resumed(found: Checkpoint | None, job: TrainJob, rank: int, say: Say) -> None:
+def report_resumed(checkpoint: Checkpoint | None, job: TrainJob, rank: int, emit: Emit) -> None:
     """Log the checkpoint that is taken and what the job changes against it. Of each torn checkpoint that was
-    passed over for it, log a warning and say an event as `rank`.
+    passed over for it, log a warning and emit an event as `rank`.
     """
-    if found is None:
+    if checkpoint is None:
         return
-    for torn in found.passed_over:
+    for torn in checkpoint.passed_over:
         log.warning("Checkpoint %s. The one before it is taken.", torn)
-        say(
+        emit(
             CheckpointEvent(
                 rank=rank,
                 step=torn.step,
@@ -178,5 +178,5 @@ def report_resumed(found: Checkpoint | None, job: TrainJob, rank: int, say: Say)
                 t=time.time(),
             )
         )
-    for change in changes(job, found):
+    for change in changes(job, checkpoint):
         log.info("Changed against the checkpoint: %s.", change)

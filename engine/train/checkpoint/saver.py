@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint, LayerFile, Manifest, name_of
 from engine.job.checkpoint.place import MANIFEST, Place
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.training import Checkpoint as CheckpointEvent
 from engine.job.events.training import CheckpointState
 from engine.job.sections.persistence import CheckpointSettings
@@ -68,7 +68,7 @@ class Saver:
     Parameters
     ----------
     copies : copies this rank's layers as they are now.
-    say : takes the `checkpoint` events; the leader sends them.
+    emit : takes the `checkpoint` events; the leader sends them.
     after : Unix time at which the checkpoint was saved from which the run has resumed, or 0.
     """
 
@@ -79,15 +79,15 @@ class Saver:
         *,
         rank: int,
         copies: Callable[[], Copies],
-        say: Say,
+        emit: Emit,
         after: float = 0.0,
     ) -> None:
-        self._terms, self._store, self._rank, self._copies, self._say = terms, store, rank, copies, say
+        self._terms, self._store, self._rank, self._copies, self._emit = terms, store, rank, copies, emit
         self._leads = rank == terms.leader
         self._nonce = self._agreed_nonce()
         self._latest = after
         self._sound = 0
-        self._tell = threading.Condition()
+        self._changed = threading.Condition()
         self.saved = self.failed = 0
         self.last_step: int | None = None
         # One at a time: a step that is due while the last one is still being written waits for it, on all
@@ -111,9 +111,9 @@ class Saver:
 
     def sound(self, step: int) -> None:
         """Tell the leader that losses and norms of the first `step` steps are finite."""
-        with self._tell:
+        with self._changed:
             self._sound = step
-            self._tell.notify_all()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Wait until all is written."""
@@ -137,8 +137,8 @@ class Saver:
             if self._leads:
                 self._lead(step, files, problem)
             else:
-                said = {"files": [file.model_dump() for file in files], "problem": problem}
-                self._store.set(_key(step, self._rank), json.dumps(said))
+                answer = {"files": [file.model_dump() for file in files], "problem": problem}
+                self._store.set(_key(step, self._rank), json.dumps(answer))
             self._idle.release()
 
     def _write(self, name: str, copies: Copies) -> tuple[list[LayerFile], str]:
@@ -162,9 +162,9 @@ class Saver:
         problems = [problem] if problem else []
         for rank in self._terms.writers:
             if rank != self._rank:
-                said = self._heard(_key(step, rank))
-                files += [LayerFile(**file) for file in said["files"]]
-                problems += [said["problem"]] if said["problem"] else []
+                answer = self._answer(_key(step, rank))
+                files += [LayerFile(**file) for file in answer["files"]]
+                problems += [answer["problem"]] if answer["problem"] else []
         self._await_sound(step)
         try:
             if problems:
@@ -194,16 +194,16 @@ class Saver:
             removed=removed,
         )
 
-    def _heard(self, key: str) -> dict[str, Any]:
+    def _answer(self, key: str) -> dict[str, Any]:
         while not self._store.check([key]):
             time.sleep(POLL_S)
-        said: dict[str, Any] = json.loads(self._store.get(key))
+        answer: dict[str, Any] = json.loads(self._store.get(key))
         self._store.delete_key(key)
-        return said
+        return answer
 
     def _await_sound(self, step: int) -> None:
-        with self._tell:
-            self._tell.wait_for(lambda: self._sound >= step)
+        with self._changed:
+            self._changed.wait_for(lambda: self._sound >= step)
 
     def _manifest(self, step: int, files: list[LayerFile]) -> Manifest:
         # A clock that is set back must not make an older checkpoint the latest.
@@ -227,10 +227,10 @@ class Saver:
         try:
             ours = [c for c in self._others(newest) if c.manifest.line == manifest.line]
             ours.sort(key=lambda checkpoint: checkpoint.manifest.saved_at, reverse=True)
-            total, kept = manifest.total_bytes, 1
+            total, count = manifest.total_bytes, 1
             for checkpoint in ours:
-                total, kept = total + checkpoint.manifest.total_bytes, kept + 1
-                if kept > settings.keep or total > settings.most_bytes:
+                total, count = total + checkpoint.manifest.total_bytes, count + 1
+                if count > settings.keep or total > settings.most_bytes:
                     place.remove(checkpoint.name)
                     removed.append(checkpoint.where)
         except Exception as error:
@@ -238,13 +238,13 @@ class Saver:
         return tuple(removed), ""
 
     def _others(self, newest: str) -> list[Checkpoint]:
-        found = []
+        others = []
         for name in self._terms.place.names():
             try:
-                found += [Checkpoint(self._terms.place, name)] if name != newest else []
+                others += [Checkpoint(self._terms.place, name)] if name != newest else []
             except InputError:
                 continue  # what cannot be read is not ours to remove
-        return found
+        return others
 
     def _discard(self, name: str) -> None:
         try:
@@ -261,7 +261,7 @@ class Saver:
         where = f"{self._terms.place.where.rstrip('/')}/{name}"
         detail = f" ({more['detail']})" if more.get("detail") else ""
         log.info("Checkpoint after iteration %s %s: %s%s.", f"{step:,}", state, where, detail)
-        self._say(
+        self._emit(
             CheckpointEvent(rank=self._rank, step=step, state=state, where=where, **more, t=time.time())
         )
 

@@ -22,10 +22,10 @@ class Cuts:
 
     def now(self, a: str, b: str) -> bool:
         """Whether nothing gets from one to the other now."""
-        place = self._pairs.get(frozenset((a, b)))
-        if place is None:
+        index = self._pairs.get(frozenset((a, b)))
+        if index is None:
             return False
-        (until,) = _UNTIL.unpack_from(self._map, place * _UNTIL.size)
+        (until,) = _UNTIL.unpack_from(self._map, index * _UNTIL.size)
         return bool(time.monotonic() < until)
 
 

@@ -94,8 +94,8 @@ class Memory:
     def keep(self, header: Header) -> None:
         """Copy the state after `header.step` steps over that of two steps ago."""
         self._void(header.step)
-        for place, tensor in zip(self._places(header.step), self._tensors(), strict=True):
-            place.copy_(tensor.detach(), non_blocking=True)
+        for target, tensor in zip(self._places(header.step), self._tensors(), strict=True):
+            target.copy_(tensor.detach(), non_blocking=True)
         self._device.settle()
         self.publish(header)
 

@@ -48,11 +48,11 @@ class Client:
         except OSError as error:
             raise PeerLost(f"no tracker at {self._where}: {error}") from None
         connected.settimeout(None)
-        self.say(hello)
+        self.send(hello)
         for name, work in (("tracker", self._listen), ("beat", self._beat)):
             threading.Thread(target=work, name=name, daemon=True).start()
 
-    def say(self, message: Document) -> None:
+    def send(self, message: Document) -> None:
         """Tell the tracker. Raises PeerLost where it is gone."""
         try:
             self._channel.send(message)
@@ -74,6 +74,6 @@ class Client:
         try:
             while True:
                 time.sleep(BEAT_S)
-                self.say(Beat())
+                self.send(Beat())
         except PeerLost:
             return  # the listener says so

@@ -83,9 +83,9 @@ class HostModel:
         rows = [weights.view(-1) for weights in self.weights]
         for moment in MOMENTS:
             for parameter in self.parameters:
-                kept = self.optimizer.state[parameter].get(moment)
+                value = self.optimizer.state[parameter].get(moment)
                 rows.append(
-                    torch.zeros(parameter.numel(), dtype=parameter.dtype) if kept is None else kept.view(-1)
+                    torch.zeros(parameter.numel(), dtype=parameter.dtype) if value is None else value.view(-1)
                 )
         return torch.cat(rows)
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.distributed import HashStore
 
 from engine.job.checkpoint.manifest import resumed
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.train.checkpoint.keeper import Keeper, report_resumed
 from engine.train.checkpoint.layers import load_into
@@ -22,19 +22,19 @@ class SwapKeeper:
     """Restores the `model` of worker `me`, and saves it where it is this worker's turn."""
 
     def __init__(
-        self, spec: LaunchSpec, me: RankAssignment, corpus: Corpus, model: HostModel, *, say: Say
+        self, spec: LaunchSpec, me: RankAssignment, corpus: Corpus, model: HostModel, *, emit: Emit
     ) -> None:
-        self._spec, self._me, self._corpus, self._model, self._say = spec, me, corpus, model, say
+        self._spec, self._me, self._corpus, self._model, self._emit = spec, me, corpus, model, emit
         self._saves: Keeper | None = None
         # A worker that joins has its weights from one that is there, not from where the others began.
         begins = spec.job.persistence.resume and me.rank < spec.job.cell.pipelines
-        found = resumed(spec.job, corpus.fingerprint()) if begins else None
+        checkpoint = resumed(spec.job, corpus.fingerprint()) if begins else None
         if me.rank == 0:  # the others find the same
-            report_resumed(found, spec.job, me.rank, say)
-        self.resumed_from = found.manifest.step if found else None
-        if found:
+            report_resumed(checkpoint, spec.job, me.rank, emit)
+        self.resumed_from = checkpoint.manifest.step if checkpoint else None
+        if checkpoint:
             for number, layer in model.layers.items():
-                load_into(layer, model.optimizer, found, number)
+                load_into(layer, model.optimizer, checkpoint, number)
 
     def after(self, step: int, *, ends: bool) -> bool:
         """Save the state after `step` steps if it is due, or the run ends here; returns whether it was."""
@@ -63,6 +63,6 @@ class SwapKeeper:
             HashStore(),
             self._corpus,
             optimizer=self._model.optimizer,
-            say=self._say,
+            emit=self._emit,
             layers=self._model.layers,
         )

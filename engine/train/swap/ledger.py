@@ -23,14 +23,14 @@ class Ledger:
     def __init__(self, units: int, workers: Iterable[int]) -> None:
         self._units = units
         self._free: deque[int] = deque(range(units))
-        self._held: dict[int, Units] = dict.fromkeys(workers, ())
-        self._brought: dict[int, list[int]] = {worker: [] for worker in self._held}
+        self._units_of: dict[int, Units] = dict.fromkeys(workers, ())
+        self._brought: dict[int, list[int]] = {worker: [] for worker in self._units_of}
         self.redone = 0
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Those that take part in this batch, in order."""
-        return tuple(sorted(self._held))
+        return tuple(sorted(self._units_of))
 
     @property
     def complete(self) -> bool:
@@ -45,11 +45,11 @@ class Ledger:
         ValueError
             It still holds some, or does not take part.
         """
-        if self._held.get(worker) != ():
+        if self._units_of.get(worker) != ():
             raise ValueError(f"worker {worker} may take units only while it is present and holds none")
         count = min(most, -(-len(self._free) // max(idle, 1)))
-        self._held[worker] = tuple(self._free.popleft() for _ in range(count))
-        return self._held[worker]
+        self._units_of[worker] = tuple(self._free.popleft() for _ in range(count))
+        return self._units_of[worker]
 
     def bring(self, worker: int, units: Iterable[int]) -> None:
         """`worker` has the units that it held in its gradients.
@@ -59,18 +59,18 @@ class Ledger:
         ValueError
             They are not the ones that it holds.
         """
-        if not units or self._held.get(worker) != tuple(units):
-            raise ValueError(f"worker {worker} brings {units}, but holds {self._held.get(worker)}")
-        self._brought[worker] += self._held[worker]
-        self._held[worker] = ()
+        if not units or self._units_of.get(worker) != tuple(units):
+            raise ValueError(f"worker {worker} brings {units}, but holds {self._units_of.get(worker)}")
+        self._brought[worker] += self._units_of[worker]
+        self._units_of[worker] = ()
 
     def holds(self, worker: int) -> bool:
         """Whether `worker` is computing units."""
-        return bool(self._held[worker])
+        return bool(self._units_of[worker])
 
     def lose(self, worker: int) -> None:
         """`worker` is gone, and with it all that was in its gradients."""
-        units = sorted((*self._held.pop(worker), *self._brought.pop(worker)))
+        units = sorted((*self._units_of.pop(worker), *self._brought.pop(worker)))
         self.redone += len(units)
         self._free.extendleft(reversed(units))
 

@@ -83,26 +83,26 @@ class Rounds:
 
     def _backward(self, flight: _Flight, sub: int, resident: Resident, unit: int) -> None:
         start = time.monotonic()
-        given = self._input(flight, sub, unit)
+        activation = self._input(flight, sub, unit)
         if sub:
-            given = given.requires_grad_()
-        output = self._call(flight, sub, resident, unit, given)
+            activation = activation.requires_grad_()
+        output = self._call(flight, sub, resident, unit, activation)
         start = self._end("R", unit, sub, start)
         gradient = self._scale if sub == self._last else flight.gradients.pop(unit)
         torch.autograd.backward((output,), (gradient.to(output.device),))
         if sub:
-            assert given.grad is not None
-            flight.gradients[unit] = given.grad.cpu()
+            assert activation.grad is not None
+            flight.gradients[unit] = activation.grad.cpu()
             del flight.inputs[sub, unit]
         del output
         self._end("B", unit, sub, start)
 
     def _input(self, flight: _Flight, sub: int, unit: int) -> Tensor:
-        given = flight.inputs[sub, unit] if sub else flight.batches[unit][0]
-        return given.to(self._device.name).detach()
+        activation = flight.inputs[sub, unit] if sub else flight.batches[unit][0]
+        return activation.to(self._device.name).detach()
 
-    def _call(self, flight: _Flight, sub: int, resident: Resident, unit: int, given: Tensor) -> Tensor:
-        output: Tensor = functional_call(self._model.chunks[sub], resident.leaves, (given,))
+    def _call(self, flight: _Flight, sub: int, resident: Resident, unit: int, activation: Tensor) -> Tensor:
+        output: Tensor = functional_call(self._model.chunks[sub], resident.leaves, (activation,))
         if sub == self._last:
             return loss_of(output, flight.batches[unit][1].to(self._device.name))
         return output

@@ -76,14 +76,14 @@ class Swapper:
         for leaf in self._here[sub].leaves.values():
             leaf.grad = None
         room = self._subs[sub].memory_bytes
-        held = 0.0
+        bytes_before = 0.0
         if not stays:
             del self._here[sub]
         if backward and self._leaves_each_visit:
-            held = self._subs[sub].parameter_bytes if not stays else 0.0
-            self._going[sub] = self._out.submit(self._bring_out, sub, self._gradients.pop(sub), held)
+            bytes_before = self._subs[sub].parameter_bytes if not stays else 0.0
+            self._going[sub] = self._out.submit(self._bring_out, sub, self._gradients.pop(sub), bytes_before)
         if not stays:
-            self._memory.give(room - held)
+            self._memory.give(room - bytes_before)
 
     def settle(self) -> None:
         """Wait until the gradients of all that was computed are on the host."""
@@ -111,12 +111,12 @@ class Swapper:
     def _fill(self, sub: int, flat: Tensor) -> None:
         self._timed(sub, None, flat.nbytes, lambda: self._device.copy_in(self._model.weights[sub], flat))
 
-    def _bring_out(self, sub: int, gradients: Tensor, held: float) -> None:
+    def _bring_out(self, sub: int, gradients: Tensor, bytes_before: float) -> None:
         def copy() -> None:
             self._model.gradients[sub].add_(self._device.copy_out(gradients))
 
         self._timed(sub, "gradient", gradients.nbytes, copy)
-        self._memory.give(held)
+        self._memory.give(bytes_before)
 
     def _timed(self, sub: int, payload: Payload | None, nbytes: int, copy: Callable[[], None]) -> None:
         start = time.monotonic()

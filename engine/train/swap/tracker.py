@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from engine.control.identity import identity_of
 from engine.control.selector_driver import Listener, SelectorChannel
-from engine.job.events.base import Say
+from engine.job.events.base import Emit
 from engine.job.events.training import Batch, Boundary, Workers
 from engine.job.launch import LaunchSpec
 from engine.job.losses import step_event
@@ -69,9 +69,9 @@ class Worker:
     idle: bool = False
     voted: bool = False
 
-    def say(self, message: FromTracker) -> None:
+    def send(self, message: FromTracker) -> None:
         """Tell it something. No call of the tracker's waits for a worker, or loses one."""
-        self.connection.say(message)
+        self.connection.send(message)
 
 
 class Tracker:
@@ -79,8 +79,8 @@ class Tracker:
 
     Parameters
     ----------
-    say : takes events. start : starts the process of a rank that is to join now.
-    asked : one byte, set to end the run after the step at hand.
+    emit : takes events. start : starts the process of a rank that is to join now.
+    stop_flag : one byte, set to end the run after the step at hand.
 
     Attributes
     ----------
@@ -94,13 +94,13 @@ class Tracker:
         listener: socket.socket,
         selector: selectors.BaseSelector,
         *,
-        say: Say,
+        emit: Emit,
         start: Callable[[int], None],
-        asked: Flag,
+        stop_flag: Flag,
     ) -> None:
         assert spec.job.swap_strategy is not None
         self._spec, self._job, self._swap = spec, spec.job, spec.job.swap_strategy
-        self._say, self._start, self._asked = say, start, asked
+        self._emit, self._start, self._stop_flag = emit, start, stop_flag
         self._units = self._job.cell.global_batch // self._job.cell.micro_batch
         self._waiting: dict[int, Worker] = {}
         self._members: dict[int, Worker] = {}
@@ -158,7 +158,7 @@ class Tracker:
     def greeted(self, connection: SelectorChannel[FromWorker]) -> None:
         """It knows the secret; its first message is to be a Hello."""
 
-    def heard(self, connection: SelectorChannel[FromWorker], message: FromWorker) -> None:
+    def handle(self, connection: SelectorChannel[FromWorker], message: FromWorker) -> None:
         """Do what a worker's message asks. Raises ValueError where it makes no sense now."""
         worker = self._workers.get(connection)
         if isinstance(message, Hello):
@@ -203,7 +203,7 @@ class Tracker:
             raise ValueError("it is not a worker of this run, or a second one of its rank")
         worker = self._workers[connection] = Worker(connection=connection, rank=rank, address=message.address)
         if self._phase in ("ending", "over"):
-            worker.say(End())
+            worker.send(End())
         elif self._phase == "gathering" and rank < self._job.cell.pipelines:
             self._step = message.step
             self._members[rank] = worker
@@ -284,7 +284,7 @@ class Tracker:
             units = self._ledger.take(rank, self._job.cell.microbatches, idle)
             if units:
                 worker.idle = False
-                worker.say(Take(step=self._step, units=units))
+                worker.send(Take(step=self._step, units=units))
 
     def _collect(self, phase: str) -> None:
         """Let the members sum: gradients (summing), or the weights of one to those that join (admitting)."""
@@ -300,7 +300,7 @@ class Tracker:
             what = Admit(step=self._step, epoch=self._epoch, members=members, source=source)
         for worker in self._members.values():
             worker.voted, worker.idle = False, False
-            worker.say(what)
+            worker.send(what)
 
     def _abort(self) -> None:
         """The sum at hand is void: nobody has to have it, and all are free for another."""
@@ -308,7 +308,7 @@ class Tracker:
         self._epoch += 1
         for worker in self._members.values():
             worker.idle = True
-            worker.say(Abort())
+            worker.send(Abort())
         if not admitting:
             self._phase = "batch"
             self._advance()
@@ -322,15 +322,15 @@ class Tracker:
         if self._phase == "admitting":
             self._phase = "settled"
             for worker in self._members.values():
-                worker.say(Admitted(step=self._step))
+                worker.send(Admitted(step=self._step))
             return
         self._phase = "stepping"
         self.redone += self._ledger.redone
         self._say_batch()
-        self._last = bool(self._asked[0]) or self._step + 1 == self._job.optimizer.steps
+        self._last = bool(self._stop_flag[0]) or self._step + 1 == self._job.optimizer.steps
         saver = min(self._members)
         for worker in self._members.values():
-            worker.say(Commit(step=self._step, saver=saver, last=self._last))
+            worker.send(Commit(step=self._step, saver=saver, last=self._last))
 
     def _if_all_idle(self) -> None:
         if not all(worker.idle for worker in self._members.values()):
@@ -347,7 +347,7 @@ class Tracker:
         if self._last:
             if self._step < self._job.optimizer.steps:
                 rank = self._spec.first_rank
-                self._say(Boundary(rank=rank, iteration=self._step - 1, t=time.time()))
+                self._emit(Boundary(rank=rank, iteration=self._step - 1, t=time.time()))
             self._end()
             return
         for index, joins in enumerate(self._swap.joins):
@@ -381,13 +381,13 @@ class Tracker:
         going = [rank for rank in due if rank in self._members]
         going = going[: len(self._members) - 1]
         for rank in going:
-            self._members.pop(rank).say(Leave())
+            self._members.pop(rank).send(Leave())
         return going
 
     def _end(self) -> None:
         self._phase = "ending"
         for worker in [*self._members.values(), *self._waiting.values()]:
-            worker.say(End())
+            worker.send(End())
 
     def _if_over(self) -> None:
         if self._phase == "ending" and not self._members:
@@ -396,11 +396,11 @@ class Tracker:
     # Events.
 
     def _say_step(self, loss: float, grad_norm: float) -> None:
-        self._say(step_event(self._job, self._step, loss, grad_norm, time.time()))
+        self._emit(step_event(self._job, self._step, loss, grad_norm, time.time()))
 
     def _say_batch(self) -> None:
         units = {str(rank): tuple(units) for rank, units in self._ledger.brought().items()}
-        self._say(Batch(iteration=self._step, units=units, redone=self._ledger.redone, t=time.time()))
+        self._emit(Batch(iteration=self._step, units=units, redone=self._ledger.redone, t=time.time()))
 
     def _note_change(
         self, *, joined: Iterable[int] = (), left: Iterable[int] = (), lost: Iterable[int] = ()
@@ -414,4 +414,4 @@ class Tracker:
             t=time.time(),
         )
         self.changes.append(event.model_dump(mode="json", exclude={"kind", "t"}))
-        self._say(event)
+        self._emit(event)

@@ -92,7 +92,7 @@ class Training:
             scale=torch.tensor(1.0 / units, dtype=dtype),
             batch=self._batch,
         )
-        self._keeper = SwapKeeper(self._spec, self._me, start.corpus, self._model, say=self._events.put)
+        self._keeper = SwapKeeper(self._spec, self._me, start.corpus, self._model, emit=self._events.put)
         self._losses = Losses(self._job.optimizer.spike or None)
         self._groups = Groups(self._spec, self._me)
         self._step = self._keeper.resumed_from or 0
@@ -126,7 +126,7 @@ class Training:
         saved = self._keeper.close()
         self._recorder.drain()
         if self._begun is not None:
-            self._tracker.say(Stats(stats={**self._stats(), "checkpoints": saved}))
+            self._tracker.send(Stats(stats={**self._stats(), "checkpoints": saved}))
         self._groups.close()
         self._events.close()
 
@@ -156,7 +156,7 @@ class Training:
         self._loss += self._rounds.run(units)
         if len(units) == self._job.cell.microbatches:
             self._whole.append((time.monotonic() - start, self._rounds.busy_s - busy_s))
-        self._tracker.say(Done(units=units))
+        self._tracker.send(Done(units=units))
 
     def _on_sum(self, message: Sum) -> None:
         self._swapper.settle()
@@ -180,12 +180,12 @@ class Training:
             return
         if message.why:
             self._groups.drop()
-            self._tracker.say(Failed(epoch=message.epoch, why=message.why))
+            self._tracker.send(Failed(epoch=message.epoch, why=message.why))
             return
         self._summed = message.total
         if message.gradients:
             self._recorder.op("all_reduce", None, self._sum_began, time.monotonic())
-        self._tracker.say(Voted(epoch=message.epoch))
+        self._tracker.send(Voted(epoch=message.epoch))
 
     def _on_admitted(self, message: Admitted) -> None:
         assert self._summed is not None
@@ -193,7 +193,7 @@ class Training:
             self._step = message.step
             self._model.restore(self._summed, self._step)
         self._summed = None
-        self._tracker.say(Ready())
+        self._tracker.send(Ready())
 
     def _on_commit(self, message: Commit) -> None:
         assert self._summed is not None
@@ -213,7 +213,7 @@ class Training:
         give_back(self._step)
         self._step += 1
         self._loss = 0.0
-        self._tracker.say(Ready(loss=loss, grad_norm=norm))
+        self._tracker.send(Ready(loss=loss, grad_norm=norm))
 
     # The parts of a step.
 

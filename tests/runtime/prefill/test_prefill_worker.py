@@ -40,7 +40,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.said: list[Document] = []
 
-    def say(self, message: Document) -> None:
+    def send(self, message: Document) -> None:
         self.said.append(message)
 
     def wait(self, kind: type[Document], count: int = 1) -> list[Document]:
