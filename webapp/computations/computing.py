@@ -48,7 +48,7 @@ def work_at(pk: uuid.UUID, *, ending: Callable[[], bool] = lambda: False) -> Non
 def _answer(wires: Wires) -> None:
     kind = KINDS[wires.computation.kind]
     for answer in kind.work(wires.computation.request, wires):
-        wires.answer, wires.done, wires.found = answer, wires.done + 1, {}
+        wires.answer, wires.done, wires.result = answer, wires.done + 1, {}
         wires.beat()
         if wires.stopped or wires.ending():
             return
@@ -56,13 +56,13 @@ def _answer(wires: Wires) -> None:
 
 def _or_somebody_waits(ending: Callable[[], bool]) -> Callable[[], bool]:
     """`ending`, or what somebody waits for is queued: asked every `BEAT_S`. Once true it stays so."""
-    asked_at, told = time.monotonic(), False
+    asked_at, waits = time.monotonic(), False
 
     def gives_way() -> bool:
-        nonlocal asked_at, told
-        if not told and time.monotonic() - asked_at >= BEAT_S:
-            asked_at, told = time.monotonic(), services.somebody_waits(giving_way())
-        return told or ending()
+        nonlocal asked_at, waits
+        if not waits and time.monotonic() - asked_at >= BEAT_S:
+            asked_at, waits = time.monotonic(), services.somebody_waits(giving_way())
+        return waits or ending()
 
     return gives_way
 

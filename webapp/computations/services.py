@@ -44,16 +44,16 @@ def start(
         The name is too long or missing.
     """
     require(actor, team)
-    asked = Computation(
+    computation = Computation(
         team=team, kind=kind, name=name, request=request, created_by=actor, idempotency_key=key
     )
 
     def queue() -> Computation:
-        asked.clean_fields(exclude=_SET_LATER)
-        asked.save()
-        record(actor, "start", asked, team=team, after={"name": name, "kind": kind})
-        transaction.on_commit(lambda: _send(asked.pk))
-        return asked
+        computation.clean_fields(exclude=_SET_LATER)
+        computation.save()
+        record(actor, "start", computation, team=team, after={"name": name, "kind": kind})
+        transaction.on_commit(lambda: _send(computation.pk))
+        return computation
 
     with transaction.atomic():
         return once(actor, Computation.objects.all(), key, queue)
@@ -105,10 +105,10 @@ def delete_computations(actor: Any, rows: QuerySet[Computation]) -> int:
 def claim(pk: uuid.UUID) -> Computation | None:
     """Take a queued computation to work at it; None where it is not queued any more."""
     with transaction.atomic():
-        found = Computation.objects.select_for_update(skip_locked=True).filter(
+        waiting = Computation.objects.select_for_update(skip_locked=True).filter(
             pk=pk, state=ComputationState.QUEUED
         )
-        computation = found.first()
+        computation = waiting.first()
         if computation is None:
             return None
         now = timezone.now()
@@ -145,8 +145,8 @@ def finish(computation: Computation, answer: Any) -> None:
         mine = claimed(computation)
         if mine is None:
             return
-        asked = mine.cancel_asked
-        mine.state = ComputationState.CANCELLED if asked else ComputationState.DONE
+        cancelled = mine.cancel_asked
+        mine.state = ComputationState.CANCELLED if cancelled else ComputationState.DONE
         mine.answer, mine.finished_at = answer, timezone.now()
         mine.save(update_fields=["state", "answer", "finished_at"])
         record(mine.created_by, "finish", mine, team=mine.team, after={"state": mine.state})

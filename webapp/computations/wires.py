@@ -23,14 +23,14 @@ class Wires:
     done: int = 0
     of: int = 0
     answer: Any = None
-    found: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
     stopped: bool = False
     asked_at: float = 0.0
-    kept: int = 0
+    saved: int = 0
 
     def search(self, scenario: Scenario) -> Search:
         """Limits and wires of the search for one policy."""
-        self.found = {}
+        self.result = {}
         return Search(
             seconds=scenario.time_limit_s, seed=scenario.seed, cancelled=self.cancelled, report=self._report
         )
@@ -44,15 +44,15 @@ class Wires:
     def beat(self) -> None:
         """Write how far we are and learn whether anybody still waits; the answer only where it has grown."""
         self.asked_at = time.monotonic()
-        progress = {"done": self.done, "of": self.of, **self.found}
-        answer = self.answer if self.done > self.kept else None
-        self.kept = self.done
+        progress = {"done": self.done, "of": self.of, **self.result}
+        answer = self.answer if self.done > self.saved else None
+        self.saved = self.done
         if not services.note_progress(self.computation, progress, answer):
             self.stopped = True
 
-    def say(self, found: dict[str, Any]) -> None:
+    def publish(self, result: dict[str, Any]) -> None:
         """What the page may show of the step that goes on; written with the next beat."""
-        self.found = found
+        self.result = result
 
     def _report(self, progress: Progress) -> None:
-        self.say(asdict(progress))
+        self.publish(asdict(progress))

@@ -24,8 +24,8 @@ def heat_of(result: NetworkResult) -> dict[str, Any] | None:
     """{gpus_each, gpus, bytes}: what groups of GPUs send each other; None without a strategy that fits."""
     if result.job is None:
         return None
-    found = heat(result.job, MOST_GROUPS)
-    return {"gpus_each": found.gpus_each, "gpus": result.job.gpus, "bytes": found.bytes.tolist()}
+    matrix = heat(result.job, MOST_GROUPS)
+    return {"gpus_each": matrix.gpus_each, "gpus": result.job.gpus, "bytes": matrix.bytes.tolist()}
 
 
 def swept(document: dict[str, Any], parameter: str, values: list[float]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def sweep_chart(sweep: dict[str, Any]) -> dict[str, Any] | None:
     for row in sorted(sweep["rows"], key=lambda row: float(row["value"])):
         if row["feasible"]:
             points.setdefault(row["hb_domain"], []).append([row["value"], row["iteration_s"]])
-    lines = [{"name": f"HB {size}", "points": found} for size, found in points.items()]
+    lines = [{"name": f"HB {size}", "points": row} for size, row in points.items()]
     return (
         {"title": f"Iteration time over {label}, s", "unit": f"{label}, {unit}", "lines": lines}
         if lines
@@ -72,12 +72,12 @@ def sweep_chart(sweep: dict[str, Any]) -> dict[str, Any] | None:
     )
 
 
-def heat_table(found: dict[str, Any]) -> Figures:
+def heat_table(matrix: dict[str, Any]) -> Figures:
     """Every pair of groups that sends anything, for the file."""
-    names = _names(found)
+    names = _names(matrix)
     rows = [
         {"from": names[i], "to": names[j], "bytes": size}
-        for i, row in enumerate(found["bytes"])
+        for i, row in enumerate(matrix["bytes"])
         for j, size in enumerate(row)
         if size > 0
     ]
@@ -94,13 +94,13 @@ def heat_table(found: dict[str, Any]) -> Figures:
     )
 
 
-def heat_matrix(found: dict[str, Any]) -> Matrix:
+def heat_matrix(matrix: dict[str, Any]) -> Matrix:
     """The heat map; each step of colour is a factor of ten below the most."""
-    names = _names(found)
-    most = max((size for row in found["bytes"] for size in row), default=0.0)
+    names = _names(matrix)
+    most = max((size for row in matrix["bytes"] for size in row), default=0.0)
     rows = []
-    short = [f"{i * found['gpus_each']:,}" for i in range(len(names))]  # a group is named by its first GPU
-    for name, head, row in zip(names, short, found["bytes"], strict=True):
+    short = [f"{i * matrix['gpus_each']:,}" for i in range(len(names))]  # a group is named by its first GPU
+    for name, head, row in zip(names, short, matrix["bytes"], strict=True):
         cells: list[tuple[str, int | None, str]] = []
         for other, size in zip(names, row, strict=True):
             pair = f"GPUs {name} to {other}" if name != other else f"among GPUs {name}"
@@ -118,12 +118,12 @@ def heat_matrix(found: dict[str, Any]) -> Matrix:
         rows=rows,
         most=most / 1e12,
         of=len(names),
-        by_device=found["gpus_each"] == 1,
+        by_device=matrix["gpus_each"] == 1,
     )
 
 
-def _names(found: dict[str, Any]) -> list[str]:
-    each, gpus = found["gpus_each"], found["gpus"]
+def _names(matrix: dict[str, Any]) -> list[str]:
+    each, gpus = matrix["gpus_each"], matrix["gpus"]
     return [
         f"{first}–{min(first + each, gpus) - 1}" if each > 1 else str(first) for first in range(0, gpus, each)
     ]

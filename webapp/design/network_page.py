@@ -181,8 +181,8 @@ def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str
 
 def _answer(document: dict[str, Any]) -> dict[str, Any]:
     sweep = document.pop("swept", None)
-    found = design(parse(NetworkRequest, document))
-    answer = found.as_dict() | {"heat": heat_of(found)}
+    result = design(parse(NetworkRequest, document))
+    answer = result.as_dict() | {"heat": heat_of(result)}
     return answer | ({"swept": swept(document, **sweep)} if sweep else {})
 
 
@@ -192,14 +192,14 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
     best = min(timed, key=lambda row: float(row["iteration_s"]), default=None)
     fastest = best["hb_domain"] if best else None
     fabric = max(answer["fabrics"], key=lambda each: (each["hb_domain"] == fastest, each["hb_domain"]))
-    size, made = fabric["hb_domain"], []
+    size, facts = fabric["hb_domain"], []
     if best:
         ideal = best["ideal_s"]
         over = f", {100 * (best['iteration_s'] / ideal - 1):.1f} % over ideal" if ideal else ""
-        made.append(
+        facts.append(
             Fact(label="Iteration", value=f"{best['iteration_s']:,.3f}", unit="s", beside=f"HB {size}{over}")
         )
-    made += [
+    facts += [
         Fact(
             label=label,
             value=DASH if saved is None else f"{100 * saved:,.1f}",
@@ -226,7 +226,7 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
     for row in answer.get("collectives") or []:
         if row["op"] == "all_to_all" and row["x"] == size and row["rail_optimised_s"]:
             slower = 100 * (row["rail_only_s"] / row["rail_optimised_s"] - 1)
-            made.append(
+            facts.append(
                 Fact(
                     label="All-to-all slowdown",
                     value=f"{slower:,.1f}",
@@ -234,7 +234,7 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
                     beside=f"HB {size}, over all GPUs",
                 )
             )
-    return made + _carried(answer)
+    return facts + _carried(answer)
 
 
 def _carried(answer: dict[str, Any]) -> list[Fact]:
@@ -260,21 +260,21 @@ def _carried(answer: dict[str, Any]) -> list[Fact]:
 
 
 def _tables(answer: dict[str, Any]) -> list[Figures]:
-    made = []
+    tables = []
     if answer.get("iterations"):
-        made += [_iterations(answer["iterations"]), _parts(answer["iterations"])]
+        tables += [_iterations(answer["iterations"]), _parts(answer["iterations"])]
     if answer.get("swept"):
-        made.append(sweep_table(answer["swept"]))
+        tables.append(sweep_table(answer["swept"]))
     if answer.get("heat"):
-        made.append(heat_table(answer["heat"]))
+        tables.append(heat_table(answer["heat"]))
     if answer.get("collectives"):
-        made.append(_collectives(answer["collectives"]))
-    made.append(_fabrics(answer["fabrics"]))
+        tables.append(_collectives(answer["collectives"]))
+    tables.append(_fabrics(answer["fabrics"]))
     if answer.get("traffic"):
-        made.append(_traffic(answer["traffic"]))
+        tables.append(_traffic(answer["traffic"]))
     if answer.get("failures"):
-        made.append(_failures(answer["failures"]))
-    return made
+        tables.append(_failures(answer["failures"]))
+    return tables
 
 
 def _iterations(rows: list[dict[str, Any]]) -> Figures:

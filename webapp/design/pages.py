@@ -69,9 +69,9 @@ class DesignPage:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """The page, its document (?as=document) or one of its tables as CSV (?as=csv&table=…)."""
-        asked = request.GET.copy()
-        form_of, table = asked.pop("as", [""])[0], asked.pop("table", [""])[0]
-        form = self.form(asked or first_values(self.form))
+        query = request.GET.copy()
+        form_of, table = query.pop("as", [""])[0], query.pop("table", [""])[0]
+        form = self.form(query or first_values(self.form))
         if not form.is_valid():
             return self._render(request, form, {}, status=422)
         if form_of == "document":

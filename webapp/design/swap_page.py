@@ -74,8 +74,8 @@ class SwapForm(DesignForm):
             gpu["host_to_device_gb_s"] = values["host_to_device_gb_s"]
         always = ("model", "micro_batch", "dtype_bytes", "recompute", "mfu", "resident", "gradients")
         document: dict[str, Any] = {"gpu": gpu, **{name: values[name] for name in always}}
-        asked = ("accumulation", "workers", "global_batch", "allreduce_gbps")
-        document |= {name: values[name] for name in asked if values[name] is not None}
+        optional = ("accumulation", "workers", "global_batch", "allreduce_gbps")
+        document |= {name: values[name] for name in optional if values[name] is not None}
         if values["stages"] and values["microbatches"] and values["mbps"]:
             document["compare"] = {
                 "stages": values["stages"],
@@ -101,7 +101,7 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
     if answer["step_s"] is None:
         return []
     fleet, steps = answer["fleet"] or {}, answer["accumulation"]
-    made = [
+    facts = [
         Fact(label="Utilization", value=f"{100 * answer['utilization']:.1f}", unit="%", beside="of a step"),
         Fact(
             label="Step",
@@ -126,13 +126,13 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
         ),
     ]
     reduced = answer["allreduce_s"]
-    said = "" if reduced is None else f"all-reduce {reduced:,.2f} s"
+    note = "" if reduced is None else f"all-reduce {reduced:,.2f} s"
     if fleet.get("minibatches_per_s"):
         rate = f"{fleet['minibatches_per_s']:,.2f}"
-        made.append(Fact(label="All workers", value=rate, unit="mini-batches/s", beside=said))
-    elif said:
-        made.append(Fact(label="All-reduce", value=f"{reduced:,.2f}", unit="s"))
-    return made
+        facts.append(Fact(label="All workers", value=rate, unit="mini-batches/s", beside=note))
+    elif note:
+        facts.append(Fact(label="All-reduce", value=f"{reduced:,.2f}", unit="s"))
+    return facts
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -144,7 +144,7 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
         {**part, "number": i + 1, "layers": f"{part['first']}–{part['last']}"}
         for i, part in enumerate(answer["sub_models"])
     ]
-    made = [
+    tables = [
         Figures(
             name="sub-models",
             title="Sub-models",
@@ -161,7 +161,7 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
         )
     ]
     if answer["compare"]:
-        made.append(
+        tables.append(
             Figures(
                 name="compare",
                 title="Compared with",
@@ -177,8 +177,8 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
             )
         )
     if answer.get("spans"):
-        made.append(_step(answer["spans"]))
-    return made
+        tables.append(_step(answer["spans"]))
+    return tables
 
 
 def _step(spans: list[dict[str, Any]]) -> Figures:

@@ -143,13 +143,13 @@ class PlacementForm(Sectioned, forms.Form):
         team_field(self, user)
         key_field(self)
         self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
-        asked = {name: self[name].value() for name in ("plan", "option")}
-        self.placed = placed_plan({"asked": asked}, Plan.objects.visible_to(user).select_related("team"))
+        values = {name: self[name].value() for name in ("plan", "option")}
+        self.placed = placed_plan({"asked": values}, Plan.objects.visible_to(user).select_related("team"))
         if self.placed:
             plan, option = self.placed
             gpus = ", ".join(f"{name} {count:,}" for name, count in option["gpus_used"].items())
-            told = f"At most the GPUs of D = {option['dp_cells']} in {plan}: {gpus}."
-            self.fields["datacenters"].help_text = told
+            help_text = f"At most the GPUs of D = {option['dp_cells']} in {plan}: {gpus}."
+            self.fields["datacenters"].help_text = help_text
             self.fields["device"].choices = [("gpu", "a GPU")]  # type: ignore[attr-defined]
 
     @property
@@ -181,11 +181,11 @@ class PlacementForm(Sectioned, forms.Form):
             super().take_input_error(error)
 
     def _question(self, values: dict[str, Any]) -> dict[str, Any]:
-        asked = {name: values[name] for name in self.fields if name not in NOT_KEPT}
-        asked["datacenters"] = [dc.pk for dc in values["datacenters"]]
-        question = {"asked": asked, "baselines": values["baselines"], "source": values["source"]}
+        entered = {name: values[name] for name in self.fields if name not in NOT_KEPT}
+        entered["datacenters"] = [dc.pk for dc in values["datacenters"]]
+        question = {"asked": entered, "baselines": values["baselines"], "source": values["source"]}
         if values["source"] == "document":
-            asked["document"] = ""
+            entered["document"] = ""
             return question | {"document": self._given(values), "network": None}
         rules = {name: values[name] for name in ("seed", "evaluations") if values[name] is not None}
         if values["source"] == "case":
@@ -266,11 +266,11 @@ def _is_whole(option: dict[str, Any], grid: dict[str, int]) -> bool:
 
 def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:
     """c_DP and c_PP as given, else of the model: fp16 gradients of a stage, activations of a pipeline."""
-    made = {name: values[name] for name in ("dp_bytes", "pp_bytes") if values[name] is not None}
-    if len(made) == 2:
-        return made
+    traffic = {name: values[name] for name in ("dp_bytes", "pp_bytes") if values[name] is not None}
+    if len(traffic) == 2:
+        return traffic
     if not values["model"]:
-        missing = "dp_bytes" if "dp_bytes" not in made else "pp_bytes"
+        missing = "dp_bytes" if "dp_bytes" not in traffic else "pp_bytes"
         raise InputError(missing, None, "enter the bytes, or a model to compute them from")
     model = preset(values["model"], stages=grid["stages"])
     sequences = (values["batch"] or 1) / grid["data_parallel"]
@@ -278,7 +278,7 @@ def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:
         "dp_bytes": float(model.parameters * FP16_BYTES / grid["stages"]),
         "pp_bytes": float(sequences * model.seq * model.hidden * FP16_BYTES),
     }
-    return of_model | made
+    return of_model | traffic
 
 
 def document_of(question: dict[str, Any]) -> dict[str, Any]:

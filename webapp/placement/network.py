@@ -105,17 +105,17 @@ class Network:
 
     def without(self, surplus: int) -> "Network":
         """With `surplus` devices fewer: each the last one of the place that then has the most."""
-        kept = list(range(self.devices))
+        remaining = list(range(self.devices))
         for _ in range(surplus):
-            here = [self.place_of[device] for device in kept]
+            here = [self.place_of[device] for device in remaining]
             fullest = max(range(len(self.places)), key=here.count)
-            kept.pop(len(here) - 1 - here[::-1].index(fullest))
+            remaining.pop(len(here) - 1 - here[::-1].index(fullest))
         return replace(
             self,
-            place_of=[self.place_of[i] for i in kept],
-            machine_of=[self.machine_of[i] for i in kept],
-            labels=[self.labels[i] for i in kept],
-            gpu_of_device=[self.gpu_of_device[i] for i in kept if self.gpu_of_device],
+            place_of=[self.place_of[i] for i in remaining],
+            machine_of=[self.machine_of[i] for i in remaining],
+            labels=[self.labels[i] for i in remaining],
+            gpu_of_device=[self.gpu_of_device[i] for i in remaining if self.gpu_of_device],
         )
 
 
@@ -249,13 +249,13 @@ def _note(unlinked: list[str]) -> str:
 def _first(units: list[tuple[int, Node, int]], most: Mapping[int, int]) -> list[tuple[int, Node, int]]:
     """The first `most` of every pool."""
     taken: Counter[int] = Counter()
-    kept = []
+    devices = []
     for unit in units:
         pool = unit[1].pool_id
         if taken[pool] < most.get(pool, 0):
             taken[pool] += 1
-            kept.append(unit)
-    return kept
+            devices.append(unit)
+    return devices
 
 
 def _place(dc: DataCenter) -> Place:
@@ -282,16 +282,16 @@ def _between(
     unlinked = []
     for a in range(size):
         for b in range(a + 1, size):
-            ways = [dcs[a].pk, dcs[b].pk]
-            if not nx.has_path(graph, *ways):
+            path = [dcs[a].pk, dcs[b].pk]
+            if not nx.has_path(graph, *path):
                 pair = f"{dcs[a].name} – {dcs[b].name}"
                 raise InputError(
                     "datacenters", pair, "must be connected by WAN links, directly or over other data centres"
                 )
-            if not graph.has_edge(*ways):
+            if not graph.has_edge(*path):
                 unlinked.append((a, b))
-                ways = nx.shortest_path(graph, *ways, weight="ms")
-            hops = [graph.edges[pair] for pair in itertools.pairwise(ways)]
+                path = nx.shortest_path(graph, *path, weight="ms")
+            hops = [graph.edges[pair] for pair in itertools.pairwise(path)]
             latency[a][b] = latency[b][a] = sum(hop["ms"] for hop in hops)
             bandwidth[a][b] = bandwidth[b][a] = min(hop["gbps"] for hop in hops)
     return latency, bandwidth, unlinked

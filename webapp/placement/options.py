@@ -30,12 +30,12 @@ def what_differs(request: dict[str, Any], option: dict[str, Any]) -> list[str]:
     if len(used) < 2 or option["pipelines"] < 2:
         return []  # there is nothing to choose: every pipeline takes the same way
     sites = [site for site in request["datacenters"] if site["name"] in used]
-    found = [
-        _told("GPUs differ", {site["name"]: site.get("gpu_type", "") for site in sites}),
-        _told("Networks inside differ", {site["name"]: _inside(site) for site in sites}),
-        _told("Links differ", _links(request, used)),
+    differences = [
+        _line("GPUs differ", {site["name"]: site.get("gpu_type", "") for site in sites}),
+        _line("Networks inside differ", {site["name"]: _inside(site) for site in sites}),
+        _line("Links differ", _links(request, used)),
     ]
-    return [text for text in found if text]
+    return [text for text in differences if text]
 
 
 def _inside(site: dict[str, Any]) -> str:
@@ -44,13 +44,13 @@ def _inside(site: dict[str, Any]) -> str:
 
 def _links(request: dict[str, Any], used: list[str]) -> dict[str, str]:
     """What the link of every two of `used` carries, or that there is none."""
-    known = {frozenset(link["between"]): link for link in request.get("links", [])}
-    told = {}
-    for place, a in enumerate(used):
-        for b in used[place + 1 :]:
-            link = known.get(frozenset((a, b)))
-            told[f"{a} – {b}"] = _figures(link) if link else "none"
-    return told
+    link_of = {frozenset(link["between"]): link for link in request.get("links", [])}
+    figures = {}
+    for index, a in enumerate(used):
+        for b in used[index + 1 :]:
+            link = link_of.get(frozenset((a, b)))
+            figures[f"{a} – {b}"] = _figures(link) if link else "none"
+    return figures
 
 
 def _figures(link: dict[str, Any]) -> str:
@@ -60,7 +60,7 @@ def _figures(link: dict[str, Any]) -> str:
     return f"{link['latency_ms']:g} ms, {wire.rate_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
 
 
-def _told(what: str, figures: dict[str, str]) -> str:
+def _line(what: str, figures: dict[str, str]) -> str:
     if len(set(figures.values())) < 2:
         return ""
     return f"{what}: {'; '.join(f'{name} {text}' for name, text in figures.items())}."
@@ -73,8 +73,8 @@ def key_of(option: dict[str, Any]) -> dict[str, Any]:
 
 def option_of(plan: Plan, index: Any) -> dict[str, Any] | None:
     """The option that `index` names, if GPUs of the inventory can be placed for it."""
-    place = whole(str(index), len(plan.result["options"]) - 1)
-    option = None if place is None else plan.result["options"][place]
+    number = whole(str(index), len(plan.result["options"]) - 1)
+    option = None if number is None else plan.result["options"][number]
     fits = option is not None and option.get("feasible") and (option.get("tp") or 1) == 1
     return option if fits else None
 
@@ -114,10 +114,10 @@ def form_values(plan: Plan, index: int, option: dict[str, Any]) -> dict[str, Any
 def placed_plan(question: dict[str, Any], visible: Any) -> tuple[Plan, dict[str, Any]] | None:
     """The plan and the option that a placement's question is of, among the plans `visible`; None where the
     plan has none of that layout any more."""
-    asked = question.get("asked", {})
-    pk = whole(str(asked.get("plan")))
+    source = question.get("asked", {})
+    pk = whole(str(source.get("plan")))
     plan = None if pk is None else visible.filter(pk=pk).first()
-    option = None if plan is None else option_of(plan, asked.get("option"))
+    option = None if plan is None else option_of(plan, source.get("option"))
     if plan is not None and (of := question.get("of")):
         alike = (each for each in plan.result["options"] if all(each.get(n) == of[n] for n in LAYOUT))
         option = max(alike, key=lambda each: key_of(each) == of, default=None)
@@ -129,5 +129,5 @@ def placements_of(plan: Plan) -> list[Computation]:
     `placed_ms`, and `planned_ms` of a run of the option itself (`placed_against_plan`)."""
     rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, of_plan__plan=plan)
     figures = rows.annotate(placed_ms=F("answer__run__placed_ms"), planned_ms=F("answer__run__planned_ms"))
-    kept = figures.exclude(state=ComputationState.FAILED).defer("request", "answer")
-    return list(kept[:MOST_LISTED])
+    computations = figures.exclude(state=ComputationState.FAILED).defer("request", "answer")
+    return list(computations[:MOST_LISTED])

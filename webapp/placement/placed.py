@@ -26,7 +26,7 @@ class PlacedJob:
 
 
 def placed_job(
-    placement: Computation, training: dict[str, Any], found: dict[str, Any] | None = None
+    placement: Computation, training: dict[str, Any], answer: dict[str, Any] | None = None
 ) -> PlacedJob:
     """The job that trains on the groups and pipelines of `placement`, as the inventory stands now.
 
@@ -34,7 +34,7 @@ def placed_job(
     ----------
     training : {model, microbatches, micro_batch, policy, steps, lr, seed, times_ms?, activation_bytes?} by
         their flat names; the last two are left out where nodes do not emulate.
-    found : the engine's answer, where `placement` does not hold it yet.
+    answer : the engine's answer, where `placement` does not hold it yet.
 
     Raises
     ------
@@ -42,54 +42,57 @@ def placed_job(
         The placement is of no inventory or not done, the inventory does not hold its GPUs any more, or the
         engine refuses the document.
     """
-    found = found or (None if placement.is_open else (placement.answer or {}).get("placement"))
-    if found is None:
+    answer = answer or (None if placement.is_open else (placement.answer or {}).get("placement"))
+    if answer is None:
         raise InputError(
             "placement", placement.name, "has no result yet: a run needs its groups and pipelines"
         )
-    ways = found["pipelines"]
+    pipelines = answer["pipelines"]
     gpu_of_device = {
-        device: gpu for way in ways for device, gpu in zip(way, _gpus_of(placement, way), strict=True)
+        device: gpu
+        for pipeline in pipelines
+        for device, gpu in zip(pipeline, _gpus_of(placement, pipeline), strict=True)
     }
     nodes = _nodes(placement, gpu_of_device)
     pools = named_pools(list({node.dc_id: node.dc for node in nodes.values()}.values()))
     names = {pool.pk: name for name, pool in pools.items()}
-    held = Counter(nodes[name].pool_id for name, _ in gpu_of_device.values())
-    used = {name: pool for name, pool in pools.items() if held[pool.pk]}
+    gpus_of_pool = Counter(nodes[name].pool_id for name, _ in gpu_of_device.values())
+    used = {name: pool for name, pool in pools.items() if gpus_of_pool[pool.pk]}
     order = list(used)
     pool_of_device = {device: names[nodes[name].pool_id] for device, (name, _) in gpu_of_device.items()}
     at = sorted(gpu_of_device, key=lambda device: (order.index(pool_of_device[device]), device))
-    number = {device: place for place, device in enumerate(at)}
+    number = {device: position for position, device in enumerate(at)}
     fields = {
-        "datacenters": [{"name": name, "gpus": held[pool.pk]} for name, pool in used.items()],
+        "datacenters": [{"name": name, "gpus": gpus_of_pool[pool.pk]} for name, pool in used.items()],
         "links": links_of(used),
-        "stages": len(found["groups"]),
-        "pipelines": len(ways),
+        "stages": len(answer["groups"]),
+        "pipelines": len(pipelines),
         "devices": {
-            "pipelines": [[number[device] for device in way] for way in ways],
-            "groups": [[number[device] for device in group] for group in found["groups"]],
+            "pipelines": [[number[device] for device in pipeline] for pipeline in pipelines],
+            "groups": [[number[device] for device in group] for group in answer["groups"]],
         },
         **_trained(training, nodes),
     }
     document = in_sections(fields)
     parse(TrainJob, document)
     return PlacedJob(
-        document=document, gpu_of_rank=[list(gpu_of_device[device]) for way in ways for device in way]
+        document=document,
+        gpu_of_rank=[list(gpu_of_device[device]) for pipeline in pipelines for device in pipeline],
     )
 
 
-def _gpus_of(placement: Computation, way: list[int]) -> list[tuple[str, int]]:
+def _gpus_of(placement: Computation, pipeline: list[int]) -> list[tuple[str, int]]:
     if placement.request["source"] != "inventory":
         raise InputError(
             "placement",
             placement.name,
             "was not made from the inventory, so its devices are not GPUs of the site",
         )
-    known = network_from(placement.request["network"]).gpu_of_device
-    if not known:
+    gpu_of_device = network_from(placement.request["network"]).gpu_of_device
+    if not gpu_of_device:
         allowed = "does not record its nodes: place the devices again (Copy and edit)"
         raise InputError("placement", placement.name, allowed)
-    gpus = [known[device] for device in way]
+    gpus = [gpu_of_device[device] for device in pipeline]
     if None in gpus:
         allowed = "places whole nodes with several GPUs, but a rank runs on one GPU: place GPUs instead"
         raise InputError("placement", placement.name, allowed)
@@ -102,16 +105,16 @@ def _nodes(placement: Computation, gpu_of_device: dict[int, tuple[str, int]]) ->
     rows = Node.objects.filter(name__in=wanted, dc__team=placement.team).select_related("dc", "pool")
     nodes = {node.name: node for node in rows}
     network = network_from(placement.request["network"])
-    gone = set()
+    missing = set()
     for device, (name, gpu) in gpu_of_device.items():
         node, dc = nodes.get(name), network.places[network.place_of[device]].name
         if node is None or node.dc.name != dc:
-            gone.add(f"{name} in {dc}")
+            missing.add(f"{name} in {dc}")
         elif gpu >= node.gpus:
-            gone.add(f"GPU {gpu} of {name}")
-    if gone:
+            missing.add(f"GPU {gpu} of {name}")
+    if missing:
         allowed = "these are no longer in the inventory: place the devices again"
-        raise InputError("placement", ", ".join(sorted(gone)), allowed)
+        raise InputError("placement", ", ".join(sorted(missing)), allowed)
     return nodes
 
 
@@ -122,5 +125,5 @@ def _trained(training: dict[str, Any], nodes: dict[str, Node]) -> dict[str, Any]
         raise InputError("placement", ", ".join(devices), "its nodes must all have the same device kind")
     if devices[0] == Device.EMULATED:
         return {**training, "device": devices[0]}
-    kept = {name: value for name, value in training.items() if name not in EMULATED_ONLY}
-    return {**kept, "device": devices[0]}
+    values = {name: value for name, value in training.items() if name not in EMULATED_ONLY}
+    return {**values, "device": devices[0]}

@@ -116,7 +116,7 @@ def question_of(plan: Plan, index: int, user: Any) -> tuple[str, dict[str, Any]]
     return form.cleaned_data["name"], form.question
 
 
-def placement_to_launch(plan: Plan, index: int, asked: str) -> Computation | None:
+def placement_to_launch(plan: Plan, index: int, pk: str) -> Computation | None:
     """The placement that a launch form names (its id), whole; None where it names none.
 
     Raises
@@ -124,13 +124,13 @@ def placement_to_launch(plan: Plan, index: int, asked: str) -> Computation | Non
     InputError
         It is no placement of this option as the plan has it now.
     """
-    if not asked:
+    if not pk:
         return None
     try:
-        key = uuid.UUID(asked)
+        key = uuid.UUID(pk)
     except ValueError:
         key = uuid.UUID(int=0)
     latest = latest_of(plan, plan.result["options"][index])
     if latest is None or latest.pk != key:
-        raise InputError("placement", asked, "is not the latest of this option: reload the plan")
+        raise InputError("placement", pk, "is not the latest of this option: reload the plan")
     return Computation.objects.select_related("team").get(pk=key)

@@ -16,12 +16,12 @@ from webapp.planning.models import Plan
 WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device", "schedule")
 
 
-def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[str, Any]:
+def placed_against_plan(placement: Computation, answer: dict[str, Any]) -> dict[str, Any]:
     """{plan_ms, planned_ms, placed_ms}, or {reason} where the placement cannot be run.
 
     Parameters
     ----------
-    found : the answer of the engine, which `placement` need not hold yet.
+    answer : the answer of the engine, which `placement` need not hold yet.
 
     Returns
     -------
@@ -36,14 +36,14 @@ def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[s
         return {
             "plan_ms": option["iteration_ms"],
             "planned_ms": _iteration_ms(train_document(plan.request, option, plan.training)),
-            "placed_ms": _iteration_ms(option_on_placement(plan, option, placement, found).document),
+            "placed_ms": _iteration_ms(option_on_placement(plan, option, placement, answer).document),
         }
     except InputError as error:
         return {"reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}."}
 
 
 def option_on_placement(
-    plan: Plan, option: dict[str, Any], placement: Computation, found: dict[str, Any] | None = None
+    plan: Plan, option: dict[str, Any], placement: Computation, answer: dict[str, Any] | None = None
 ) -> PlacedJob:
     """The job that a launch of `option` gives, on the GPUs where `placement` puts them.
 
@@ -51,7 +51,7 @@ def option_on_placement(
     """
     planned = train_fields(plan.request, option, plan.training)
     training = {name: value for name, value in planned.items() if name not in WHERE}
-    return placed_job(placement, training, found)
+    return placed_job(placement, training, answer)
 
 
 def _iteration_ms(document: dict[str, Any]) -> float:

@@ -115,7 +115,7 @@ def result_context(computation: Computation, show: str) -> dict[str, Any]:
     """All that placement_result.html shows, besides the computation itself."""
     question, answer = computation.request, computation.answer or {}
     network = network_of(question)
-    found, progress = answer.get("placement"), computation.progress or {}
+    placement, progress = answer.get("placement"), computation.progress or {}
     document = question["document"]
     if document.get("scenario"):
         document = {
@@ -130,16 +130,16 @@ def result_context(computation: Computation, show: str) -> dict[str, Any]:
         "percent_searched": _percent(progress),
         "matrix": matrix(network, show),
         "measures": [(name, label) for name, (label, *_) in MEASURES.items()],
-        "chart": _chart(found, answer.get("baselines", []), progress),
-        "found": found,
+        "chart": _chart(placement, answer.get("baselines", []), progress),
+        "found": placement,
     }
-    if found is None:
+    if placement is None:
         return context
     return context | {
-        "ended": ENDED[found["stopped_by"]],
-        "tables": tables(found, answer["baselines"], network, answer.get("run", {})),
+        "ended": ENDED[placement["stopped_by"]],
+        "tables": tables(placement, answer["baselines"], network, answer.get("run", {})),
         "against": answer.get("run"),
-        "map": placement_map(network, found["groups"], found["pipelines"]),
+        "map": placement_map(network, placement["groups"], placement["pipelines"]),
     }
 
 
@@ -182,24 +182,24 @@ def matrix(network: Network, show: str, most_places: int = MOST_PLACES) -> Matri
 
 
 def tables(
-    found: dict[str, Any], baselines: list[dict[str, Any]], network: Network, run: dict[str, Any]
+    placement: dict[str, Any], baselines: list[dict[str, Any]], network: Network, run: dict[str, Any]
 ) -> dict[str, Figures]:
     """Every table of a placement by name; `matrix` and `history` are files only."""
-    made = (
-        _costs(found, baselines),
-        _groups(found, network),
-        _pipelines(found, network),
-        _history(found, baselines),
+    figures = (
+        _costs(placement, baselines),
+        _groups(placement, network),
+        _pipelines(placement, network),
+        _history(placement, baselines),
         _matrix_rows(network),
         *([_against(run)] if "placed_ms" in run else []),
     )
-    return {table.name: table for table in made}
+    return {table.name: table for table in figures}
 
 
-def _costs(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
-    ours = found["cost_s"]
+def _costs(placement: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
+    ours = placement["cost_s"]
     rows = [{"name": "ours", "kind": "search", "cost_s": ours, "ratio": 1.0 if ours else None}]
-    for kind, others in (("structured start", found["starts"]), ("baseline", baselines)):
+    for kind, others in (("structured start", placement["starts"]), ("baseline", baselines)):
         rows += [
             {
                 "name": other["name"],
@@ -247,17 +247,17 @@ def _against(run: dict[str, Any]) -> Figures:
     )
 
 
-def _groups(found: dict[str, Any], network: Network) -> Figures:
-    hops = [*found["hop_cost_s"], None]
+def _groups(placement: dict[str, Any], network: Network) -> Figures:
+    hops = [*placement["hop_cost_s"], None]
     rows = [
         {
             "stage": i + 1,
-            "places": _told(group, network),
-            "dp_s": found["group_cost_s"][i],
+            "places": _devices_by_dc(group, network),
+            "dp_s": placement["group_cost_s"][i],
             "hop_s": hops[i],
             "devices": ", ".join(network.labels[device] for device in group),
         }
-        for i, group in enumerate(found["groups"])
+        for i, group in enumerate(placement["groups"])
     ]
     return Figures(
         name="groups",
@@ -275,7 +275,7 @@ def _groups(found: dict[str, Any], network: Network) -> Figures:
     )
 
 
-def _told(group: list[int], network: Network) -> str:
+def _devices_by_dc(group: list[int], network: Network) -> str:
     """Where the devices of a group stand: Oregon 4, Virginia 4; alone, what they are called."""
     here = Counter(network.places[network.place_of[device]].name for device in group)
     if max(here.values()) == 1:
@@ -283,16 +283,16 @@ def _told(group: list[int], network: Network) -> str:
     return ", ".join(f"{name} {count}" for name, count in here.items())
 
 
-def _pipelines(found: dict[str, Any], network: Network) -> Figures:
+def _pipelines(placement: dict[str, Any], network: Network) -> Figures:
     rows = [
         {
             "pipeline": i + 1,
-            "way": _way(pipeline, network),
+            "path": _path(pipeline, network),
             **{f"s{k}": network.labels[device] for k, device in enumerate(pipeline)},
         }
-        for i, pipeline in enumerate(found["pipelines"])
+        for i, pipeline in enumerate(placement["pipelines"])
     ]
-    stages = len(found["groups"])
+    stages = len(placement["groups"])
     return Figures(
         name="pipelines",
         title="Pipelines",
@@ -301,13 +301,13 @@ def _pipelines(found: dict[str, Any], network: Network) -> Figures:
         most=MOST_ROWS,
         columns=[
             Column(label="Pipeline", key="pipeline", decimals=0),
-            Column(label="Way", key="way"),
+            Column(label="Path", key="path"),
             *(Column(label=f"S{k + 1}", key=f"s{k}", wide=True) for k in range(stages)),
         ],
     )
 
 
-def _way(pipeline: list[int], network: Network) -> str:
+def _path(pipeline: list[int], network: Network) -> str:
     """Places in order, neighbours that are one place once: Oregon 3, Virginia 5."""
     runs: list[tuple[str, int]] = []
     for device in pipeline:
@@ -316,8 +316,8 @@ def _way(pipeline: list[int], network: Network) -> str:
     return " → ".join(name if count == 1 else f"{name} {count}" for name, count in runs)
 
 
-def _history(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
-    rows = [{"name": "ours", **fall} for fall in found["history"]]
+def _history(placement: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
+    rows = [{"name": "ours", **fall} for fall in placement["history"]]
     rows += [
         {"name": other["name"], "evaluations": at, "cost_s": cost}
         for other in baselines
@@ -358,20 +358,20 @@ def _matrix_rows(network: Network) -> Figures:
 
 
 def _chart(
-    found: dict[str, Any] | None, baselines: list[dict[str, Any]], progress: dict[str, Any]
+    placement: dict[str, Any] | None, baselines: list[dict[str, Any]], progress: dict[str, Any]
 ) -> dict[str, Any] | None:
     """{lines: [{name, points}], levels: [{name, cost_s}], last}: what the chart of cost over time draws."""
-    if found is None:
+    if placement is None:
         falls = progress.get("falls") or []
         if not falls:
             return None
         last = progress["evaluations"]
         return {"lines": [{"name": "ours", "points": falls}], "levels": [], "last": last}
-    ours = [[fall["evaluations"], fall["cost_s"]] for fall in found["history"]]
+    ours = [[fall["evaluations"], fall["cost_s"]] for fall in placement["history"]]
     lines = [{"name": "ours", "points": ours}]
     lines += [{"name": b["name"], "points": b["history"]} for b in baselines if b["history"]]
     levels = [{"name": b["name"], "cost_s": b["cost_s"]} for b in baselines if not b["history"]]
-    last = max([found["evaluations"], *(point[0] for line in lines for point in line["points"][-1:])])
+    last = max([placement["evaluations"], *(point[0] for line in lines for point in line["points"][-1:])])
     return {"lines": lines, "levels": levels, "last": last}
 
 

@@ -50,17 +50,17 @@ def placement_create(request: HttpRequest) -> HttpResponse:
     form = PlacementForm(request.POST or None, request.FILES or None, user=request.user, initial=initial)
     if request.method == "POST" and form.is_valid():
         values, plan = form.cleaned_data, form.plan_of_team
-        asked = {
+        fields = {
             "kind": ComputationKind.PLACEMENT,
             "name": values["name"],
             "request": form.question,
             "key": values["idempotency_key"],
         }
         if plan is None:
-            made = services.start(request.user, team=values["team"], **asked)
+            computation = services.start(request.user, team=values["team"], **fields)
         else:
-            made = start_of_plan(request.user, plan, **asked)
-        return redirect("placement:placement-detail", pk=made.pk)
+            computation = start_of_plan(request.user, plan, **fields)
+        return redirect("placement:placement-detail", pk=computation.pk)
     context = {
         "title": "Place devices",
         "form": form,

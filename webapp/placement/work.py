@@ -24,9 +24,11 @@ def place_devices(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, A
     from engine.plan.placement.place import default_evaluations, place
     from engine.plan.placement.problem import problem_of
 
-    asked = parse(PlacementRequest, document_of(request))
-    limit = asked.evaluations or default_evaluations(asked.devices, asked.stages)
-    problem, seed = problem_of(asked), asked.seed
+    request_document = parse(PlacementRequest, document_of(request))
+    limit = request_document.evaluations or default_evaluations(
+        request_document.devices, request_document.stages
+    )
+    problem, seed = problem_of(request_document), request_document.seed
     others: dict[str, Callable[[], Any]] = {
         f"random, mean of {baselines.DRAWS}": lambda: baselines.random_s(problem, seed),
         "plain genetic": lambda: baselines.plain_genetic(problem, seed),
@@ -42,20 +44,20 @@ def place_devices(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, A
             return  # nothing has been looked at yet
         if not falls or cost_s < falls[-1][1]:
             falls.append((evaluations, cost_s))
-        wires.say({"evaluations": evaluations, "limit": limit, "cost_s": cost_s, "falls": falls})
+        wires.publish({"evaluations": evaluations, "limit": limit, "cost_s": cost_s, "falls": falls})
 
     answer: dict[str, Any] = {
-        "placement": place(asked, report=report, cancelled=wires.cancelled).as_dict(),
+        "placement": place(request_document, report=report, cancelled=wires.cancelled).as_dict(),
         "baselines": [],
     }
     yield answer
     for name, run in others.items() if request["baselines"] else ():
-        found = run()
-        entry = {"name": name, "cost_s": found, "history": []}
-        if not isinstance(found, float):
-            book, entries = found.book, int(found.book.entries[0])
+        baseline = run()
+        entry = {"name": name, "cost_s": baseline, "history": []}
+        if not isinstance(baseline, float):
+            book, entries = baseline.book, int(baseline.book.entries[0])
             falls_at = zip(book.at[:entries].tolist(), book.fell_to[:entries].tolist(), strict=True)
-            entry |= {"cost_s": found.best_s, "history": [list(fall) for fall in falls_at]}
+            entry |= {"cost_s": baseline.best_s, "history": [list(fall) for fall in falls_at]}
         answer = {**answer, "baselines": [*answer["baselines"], entry]}
         yield answer
     if of_plan:

@@ -26,10 +26,12 @@ def refine_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any
         said: dict[str, Any] = {"shapes": refined.of, "shapes_done": refined.done}
         if best is not None:
             said["iteration_ms"] = refined.result.options[best].iteration_ms
-        wires.say(said)
+        wires.publish(said)
 
     first = plan(
-        asked, cancelled=wires.cancelled, report=lambda cells, of: wires.say({"cells": cells, "cells_of": of})
+        asked,
+        cancelled=wires.cancelled,
+        report=lambda cells, of: wires.publish({"cells": cells, "cells_of": of}),
     )
     if wires.cancelled():
         return  # what is there has had more time

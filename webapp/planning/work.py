@@ -60,7 +60,7 @@ def compute_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, An
     began = time.perf_counter()
 
     def report(cells: int, of: int | None) -> None:
-        wires.say({"cells": cells, "cells_of": of})
+        wires.publish({"cells": cells, "cells_of": of})
 
     found = plan(parse(PlanRequest, request["document"]), cancelled=wires.cancelled, report=report)
     if wires.cancelled():

@@ -11,8 +11,8 @@ from webapp.computations.models import Computation, ComputationKind
 
 
 def _comparisons(user: Any) -> Any:
-    kept = Computation.objects.of(ComputationKind.SCHEDULES, ComputationKind.SWEEP)
-    return kept.visible_to(user).only("name", "created_at", "archived_at")
+    comparisons = Computation.objects.of(ComputationKind.SCHEDULES, ComputationKind.SWEEP)
+    return comparisons.visible_to(user).only("name", "created_at", "archived_at")
 
 
 def _comparison(row: Computation) -> tuple[str, str, str]:

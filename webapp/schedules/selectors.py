@@ -31,8 +31,8 @@ def initial_from(request: HttpRequest) -> dict[str, Any]:
     """The form's first values: of a comparison (?from=), an option of a plan (?plan=), or what a later app
     offers."""
     user, query = request.user, request.GET
-    if asked := query.get("from"):
-        return _of_computation(user, str(asked))
+    if number := query.get("from"):
+        return _of_computation(user, str(number))
     if (pk := whole(query.get("plan"))) is not None:
         return _of_plan(visible_or_404(Plan.objects.all(), user, pk=pk), whole(query.get("option")))
     offered, _ = first_values("comparison", request)
@@ -45,14 +45,14 @@ def _of_computation(user: Any, key: str) -> dict[str, Any]:
     except ValueError:
         raise Http404 from None
     computation = visible_or_404(Computation.objects.defer("answer"), user, pk=pk)
-    asked = computation.request
-    swept = {name: asked[name] for name in ("parameter", "values") if name in asked}
+    request = computation.request
+    swept = {name: request[name] for name in ("parameter", "values") if name in request}
     return {
-        **initial_of_scenario(asked["scenario"]),
+        **initial_of_scenario(request["scenario"]),
         **swept,
         "name": f"{computation.name} again"[:80],
-        "policies": asked["policies"],
-        "unit": asked.get("unit", "slot"),
+        "policies": request["policies"],
+        "unit": request.get("unit", "slot"),
     }
 
 
@@ -124,13 +124,13 @@ def _sweep_figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _points(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """{values, lines: [{policy, name, makespans}]} for the chart; a makespan is null where there is none."""
     values = list(dict.fromkeys(row["value"] for row in rows))
-    made = {(row["policy"], row["value"]): row["makespan"] for row in rows}
+    makespans = {(row["policy"], row["value"]): row["makespan"] for row in rows}
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     lines = [
         {
             "policy": policy,
             "name": name_of(policy),
-            "makespans": [made.get((policy, value)) for value in values],
+            "makespans": [makespans.get((policy, value)) for value in values],
         }
         for policy in policies
     ]
@@ -160,7 +160,7 @@ def _figures(row: dict[str, Any], best: float | None) -> dict[str, Any]:
     return {
         **row,
         "peak": max(per_stage, default=None),
-        "peak_per_stage": ", ".join(f"{held:g}" for held in per_stage),
+        "peak_per_stage": ", ".join(f"{peak:g}" for peak in per_stage),
         "is_best": makespan is not None and best is not None and makespan <= best * (1 + 1e-9),
         "over_best": None if makespan is None or best is None else 100 * (makespan / best - 1),
         "gap_percent": None if row.get("gap") is None else 100 * row["gap"],

@@ -119,19 +119,19 @@ def schedule_download(request: HttpRequest, pk: uuid.UUID, policy: str, form: st
     """One policy's schedule as text, its spans as CSV, or its trace for Perfetto."""
     computation = _visible(request, pk)
     result = timed(computation, _policy(request, pk, policy))
-    made = schedule_file(result, form, computation.request.get("unit", "slot"))
-    if made is None:
+    file = schedule_file(result, form, computation.request.get("unit", "slot"))
+    if file is None:
         raise Http404
-    text, content_type, suffix = made
+    text, content_type, suffix = file
     return download(text, content_type, f"{policy}-{computation.pk}.{suffix}")
 
 
 def _policy(request: HttpRequest, pk: uuid.UUID, policy: str) -> dict[str, Any]:
     results = (_visible(request, pk).answer or {}).get("results", [])
-    found = next((row for row in results if row["policy"] == policy and row.get("schedule")), None)
-    if found is None:
+    row = next((row for row in results if row["policy"] == policy and row.get("schedule")), None)
+    if row is None:
         raise Http404
-    return found
+    return row
 
 
 def schedule_table(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:

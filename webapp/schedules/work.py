@@ -14,11 +14,11 @@ def compare_schedules(request: dict[str, Any], wires: Wires) -> Iterator[dict[st
     wires.of = len(policies)
     results: list[dict[str, Any]] = []
     for compared in compare(request["scenario"], policies, wires.search):
-        results.append(_kept(compared))
+        results.append(_figures_of(compared))
         yield {"results": results}
 
 
-def _kept(compared: Compared) -> dict[str, Any]:
+def _figures_of(compared: Compared) -> dict[str, Any]:
     """What of a result is kept: figures and the schedule's text; spans are made again when they are drawn."""
     answer = {name: value for name, value in compared.as_dict().items() if name not in ("spans", "bubbles")}
     answer["policy"] = compared.policy
