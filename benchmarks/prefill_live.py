@@ -29,6 +29,7 @@ from engine.job.events.training import Rank, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.prefill.messages import Accepted, Done, Failed, PrefillRequest, Refused
+from engine.run.host_process import PipedHost
 from engine.run.launcher import RankGroup
 from engine.run.tiny import write_tiny
 
@@ -166,9 +167,9 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
 
 def cpu_seconds(group: RankGroup, told: Told) -> dict[str, float]:
     """CPU time so far of all ranks, of all coordinators with their decoders, and of this process."""
-    assert group._host is not None
+    assert isinstance(group._host, PipedHost)
     found = {"ranks": 0.0, "coordinators": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
-    for process in psutil.Process(group._host.pid).children(recursive=True):
+    for process in psutil.Process(group._host.process.pid).children(recursive=True):
         found["ranks" if process.pid in told.ranks else "coordinators"] += sum(process.cpu_times()[:2])
     return found
 

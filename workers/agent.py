@@ -1,9 +1,10 @@
 """The node agent: `python -m workers.agent`, one per node, configured by the environment.
 
 A Celery worker on the node's own queue (tasks run in this process's main thread and take seconds), the
-supervisor of the rank processes, and the thread that publishes their events. SIGTERM or SIGINT stops the
-ranks, sends what is left and ends, within 3 s as a rule and within 8 s on a busy machine. Exit status: 0
-stopped, 2 bad configuration (or a version that does not go with the site's).
+supervisor of the rank processes, and the thread that publishes their events. SIGINT (Ctrl-C) stops the
+ranks, sends what is left and ends, within 3 s as a rule and within 8 s on a busy machine. SIGTERM ends the
+agent alone: its ranks train on (workers.shim), and the next agent of the node takes them over; so it is after
+a kill. Exit status: 0 stopped, 2 bad configuration (or a version that does not go with the site's).
 """
 
 import contextlib
@@ -31,7 +32,6 @@ from engine.job.events.event import Event
 from engine.job.events.gpus import GpuFigures
 from engine.job.events.node import Clock, Heartbeat
 from engine.job.launch import LaunchSpec
-from engine.run.launcher import RankGroup
 from workers.app import create_app
 from workers.clock import ClockWatch
 from workers.config import AgentConfig, from_environment
@@ -42,6 +42,7 @@ from workers.probe import Prober
 from workers.publisher import Publisher
 from workers.ranks import Group, RankSupervisor
 from workers.rates import LinkMeter
+from workers.shims import Shims
 from workers.spool import Spool
 from workers.tasks import register
 from workers.version import refuse_skew
@@ -59,13 +60,13 @@ class Agent:
 
     Parameters
     ----------
-    make_group : engine.run.launcher.RankGroup, or a stand-in for tests.
+    make_group : makes the ranks of a spec; None: those behind a shim.
     """
 
     def __init__(
         self,
         config: AgentConfig,
-        make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] = RankGroup,
+        make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] | None = None,
     ) -> None:
         self.config = config
         folder = config.state_folder
@@ -77,12 +78,14 @@ class Agent:
             node=config.node,
             spool=Spool(folder / "spool", config.spool_mb * 1_000_000),
         )
+        self.shims = Shims(self.publisher, config.keep_ranks_s)
         self.ranks = RankSupervisor(
             node=config.node,
             logs=folder / "ranks",
             ledger=Ledger(folder / "runs.json"),
             publish=self.publisher.put,
-            make_group=make_group,
+            make_group=make_group or self.shims.group,
+            find_group=self.shims.found,
         )
         self.prober = Prober(host=config.host, publish=self.publisher.put)
         self.meter = LinkMeter(host=config.host, publish=self.publisher.put)
@@ -92,12 +95,14 @@ class Agent:
         self._nvml: Nvml | None = None
         self._told = False  # of the hardware, at least once
         self._stopping = threading.Event()
+        self._stops_ranks = False
 
     def run(self) -> None:
         """Work until asked to stop; returns when ranks and events are dealt with."""
         self.publisher.start()
-        gone = self.ranks.report_gone()
-        if gone:
+        if found := self.ranks.take_over():
+            log.warning("took over the ranks of runs %s, which went on without an agent", ", ".join(found))
+        if gone := self.ranks.report_gone():
             log.warning("%d ranks that this agent started before are gone", gone)
         self.clock.start()
         self.gpus.start()
@@ -110,8 +115,10 @@ class Agent:
             self._stopping.set()
             self.clock.stop()
             self.gpus.stop()
-            self.ranks.stop_all(STOP_GRACE_S)
+            if self._stops_ranks:
+                self.ranks.stop_all(STOP_GRACE_S)
             self.publisher.stop()
+            self.shims.let_go()
             self._lock.close()
 
     def _consume(self) -> None:
@@ -138,9 +145,10 @@ class Agent:
                 log.warning("the broker cannot be used (%s): trying again", error)
             self._stopping.wait(2.0)
 
-    def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _ask_to_stop(self, number: int, _frame: FrameType | None) -> None:
         if self._stopping.is_set():
             return
+        self._stops_ranks = number == signal.SIGINT
         self._stopping.set()
         worker_state.should_stop = 0  # the worker's loops look at this between two steps
 
@@ -150,7 +158,8 @@ class Agent:
         Agents that are shut down together must stop their ranks before these fail for having lost each other.
         """
         self._stopping.wait()
-        self.ranks.stop_all(STOP_GRACE_S)
+        if self._stops_ranks:
+            self.ranks.stop_all(STOP_GRACE_S)
 
     def _beat(self) -> None:
         for number in itertools.count():

@@ -86,7 +86,11 @@ def join(
 @agent.command()
 @click.argument("name")
 def run(name: str) -> None:
-    """Run the agent of node NAME, which has joined, until Ctrl-C or SIGTERM."""
+    """Run the agent of node NAME, which has joined, until Ctrl-C or SIGTERM.
+
+    Ctrl-C (SIGINT) stops the ranks too. SIGTERM leaves them at work for the next agent, which must come
+    within MERIDIAN_KEEP_RANKS_S (120) seconds.
+    """
     _run(name)
 
 

@@ -11,6 +11,7 @@ from engine.errors import InputError
 
 # Names become a broker user, a key prefix and a queue, so no character that means something there.
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+KEEP_RANKS_S = 120
 DEVICES = ("cpu", "emulated", "cuda")
 # Kombu knows Redis's schemes only; the protocol is the same.
 _SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}
@@ -27,6 +28,7 @@ class AgentConfig:
     var : folder for logs and for the spool of events.
     ports : first and last of the ports on which other nodes reach this one; None: not limited.
     spool_mb : most megabytes of spans and log lines kept on disk while the broker is away.
+    keep_ranks_s : for how many seconds ranks go on without their agent, until it is there again.
     """
 
     node: str
@@ -36,6 +38,7 @@ class AgentConfig:
     host: str
     var: Path
     spool_mb: int = 256
+    keep_ranks_s: float = KEEP_RANKS_S
     ports: tuple[int, int] | None = None
 
     @property
@@ -78,6 +81,7 @@ def from_environment(environ: Mapping[str, str]) -> AgentConfig:
         var=Path(environ.get("MERIDIAN_VAR") or "var").expanduser().absolute(),
         spool_mb=_whole(environ, "MERIDIAN_SPOOL_MB", 1, 1_000_000, default=256),
         ports=_ports(environ),
+        keep_ranks_s=float(_whole(environ, "MERIDIAN_KEEP_RANKS_S", 0, 86_400, default=KEEP_RANKS_S)),
     )
 
 

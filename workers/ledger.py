@@ -108,6 +108,14 @@ class Ledger:
         """Return the ranks whose last known state is no end: run, generation, rank, pid, state, started."""
         return [rank for rank in self._ranks() if rank["state"] not in ENDED]
 
+    def ended(self, run: str, generation: int, start: int) -> list[int]:
+        """The ranks of a start of a run that are known to have ended."""
+        with self._lock:
+            known = self._runs.get(run)
+            if known is None or (known.generation, known.start) != (generation, start):
+                return []
+            return [rank for rank, record in known.ranks.items() if record.state in ENDED]
+
     def recent(self) -> list[dict[str, Any]]:
         """As `unfinished`, and those that ended in the last `LATELY_S`: a report may overtake their event."""
         since = time.monotonic() - LATELY_S

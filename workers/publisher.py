@@ -63,6 +63,7 @@ class Publisher:
         self._pending_bytes = 0
         self._latest: dict[type[BaseEvent], BaseEvent] = {}
         self._last_id = 0
+        self._in_hand = 0  # the first of the batch that is being sent
         self._lost = 0
         self._stopping = False
         self._failures = 0
@@ -95,6 +96,23 @@ class Publisher:
         with self._changed:
             self._latest[type(event)] = event
             self._changed.notify()
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was handed over."""
+        return self._last_id
+
+    @property
+    def safe(self) -> int:
+        """Events up to this number are with the broker, or on disk."""
+        with self._changed:
+            unsafe = self._in_hand or (self._pending[0][0][0] if self._pending else 0)
+            return unsafe - 1 if unsafe else self._last_id
+
+    def note_lost(self, count: int) -> None:
+        """Count events that were dropped before they came here."""
+        with self._changed:
+            self._lost += count
 
     def stop(self, patience_s: float = 1.5) -> None:
         """Send what waits if the broker answers within `patience_s`; the rest stays in the spool."""
@@ -134,6 +152,8 @@ class Publisher:
             except Exception:  # the thread must live: the spool has what was not sent
                 log.exception("publishing events failed")
                 time.sleep(1.0)
+            with self._changed:
+                self._in_hand = 0
             if stopping and not self._pending:
                 return
 
@@ -159,6 +179,7 @@ class Publisher:
     def _take(self) -> list[tuple[Entry, bool]]:
         batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
         self._pending_bytes -= sum(len(entry[1]) for entry, _ in batch)
+        self._in_hand = batch[0][0][0] if batch else 0
         return batch
 
     def _deliver(

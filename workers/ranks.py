@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +20,8 @@ from engine.job.events.event import Event
 from engine.job.events.node import NodeRank
 from engine.job.events.training import Rank, RankState
 from engine.job.launch import LaunchSpec
-from engine.run.launcher import RankGroup
 from workers.ledger import Ledger, start_time_matches
+from workers.shims import has_shim
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,16 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class Group(Protocol):
     """What the supervisor needs of engine.run.launcher.RankGroup."""
 
+    spec: LaunchSpec
+
     def start(self) -> None: ...
     def stop(self, grace_s: float = ...) -> None: ...
     def stop_at_boundary(self) -> None: ...
     def running(self) -> bool: ...
+
+
+MakeGroup = Callable[[LaunchSpec, Callable[[Event], None]], Group]
+FindGroup = Callable[[Path, Callable[[Event], None], Callable[[LaunchSpec], Iterable[int]]], Group | None]
 
 
 class RankSupervisor:
@@ -49,7 +55,9 @@ class RankSupervisor:
     Parameters
     ----------
     publish : takes every event of every group; must not block.
-    make_group : engine.run.launcher.RankGroup, or a stand-in.
+    make_group : makes the ranks of a spec.
+    find_group : of the folder of a run's logs, the ranks that an earlier life of the agent left at work, or
+        None; its last argument says which ranks of a spec have ended already.
     """
 
     def __init__(
@@ -59,13 +67,14 @@ class RankSupervisor:
         logs: Path,
         ledger: Ledger,
         publish: Emit,
-        make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] = RankGroup,
+        make_group: MakeGroup,
+        find_group: FindGroup | None = None,
     ) -> None:
         self._node = node
         self._logs = logs
         self._ledger = ledger
         self._publish = publish
-        self._make_group = make_group
+        self._make_group, self._find_group = make_group, find_group
         self._groups: dict[str, tuple[int, Group]] = {}
         self._gpu_of_rank: dict[str, dict[int, int]] = {}  # of the ranks of each run in _groups
         self._lock = threading.Lock()
@@ -147,9 +156,22 @@ class RankSupervisor:
             if rank["pid"] is not None and rank["rank"] in gpus.get(rank["run"], {})
         ]
 
+    def take_over(self) -> list[str]:
+        """Supervise again what an earlier life of the agent left at work; returns its runs."""
+        folders = sorted(self._logs.iterdir()) if self._find_group and self._logs.is_dir() else []
+        found = []
+        for folder in folders:
+            group = self._find_group(folder, self._on_event, self._ended) if self._find_group else None
+            if group is not None:
+                self._begin(group)
+                found.append(group.spec.run)
+        return found
+
     def report_gone(self) -> int:
-        """Report the ranks of an earlier life of the agent as failed, killing any that outlived it."""
-        gone = self._ledger.unfinished()
+        """Report as failed, and kill, those ranks of an earlier life of the agent that nobody supervises."""
+        with self._lock:
+            known = {(run, generation) for run, (generation, _) in self._groups.items()}
+        gone = [rank for rank in self._ledger.unfinished() if (rank["run"], rank["generation"]) not in known]
         for rank in gone:
             pid = rank["pid"]
             if pid is not None and start_time_matches(pid, rank["started"]):
@@ -181,12 +203,18 @@ class RankSupervisor:
 
     def _launch(self, spec: LaunchSpec) -> None:
         _prune(self._logs, keep=KEPT_LOGS - 1)
-        group = self._make_group(spec, self._on_event)
+        self._begin(self._make_group(spec, self._on_event))
+
+    def _begin(self, group: Group) -> None:
+        spec = group.spec
         # Started under the lock: a heartbeat in between would take it for one that has ended, and forget it.
         with self._lock:
             group.start()
             self._groups[spec.run] = (spec.generation, group)
             self._gpu_of_rank[spec.run] = {rank.rank: rank.gpu for rank in spec.ranks}
+
+    def _ended(self, spec: LaunchSpec) -> list[int]:
+        return self._ledger.ended(spec.run, spec.generation, spec.start)
 
     def _stop_group(self, run: str, below: int, grace_s: float) -> None:
         with self._lock:
@@ -237,6 +265,7 @@ def _prune(logs: Path, keep: int) -> None:
     """Delete the oldest folders of rank logs: a node runs for years."""
     if not logs.is_dir():
         return
-    folders = sorted((f for f in logs.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime)
+    over = (f for f in logs.iterdir() if f.is_dir() and not has_shim(f))
+    folders = sorted(over, key=lambda f: f.stat().st_mtime)
     for folder in folders[: max(0, len(folders) - keep)]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,31 +1,28 @@
 """Starting, supervising and stopping the ranks of one machine, without importing torch.
 
-A small host process (engine.run.host) imports torch once and forks one process per rank. It lives in a
-process group of its own, so that Ctrl-C does not reach the ranks. Whatever ends this process, ``kill -9``
-included, the host sees its standard input close and takes the ranks with it.
+A small host process (engine.run.host) imports torch once and forks one process per rank. As a rule this
+process holds its pipes (`PipedHost`): whatever ends this process, ``kill -9`` included, the host sees its
+standard input close and takes the ranks with it.
 """
 
-import contextlib
 import json
 import logging
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from engine.job.events.base import OfRun
 from engine.job.events.event import Event, from_json
 from engine.job.events.training import Rank, RankState
 from engine.job.launch import LaunchSpec
+from engine.run.host_process import HostProcess, PipedHost
 
 log = logging.getLogger(__name__)
 
-# A tensor of some MB is a mapping of its own, new each time: in pages of 2 MB it costs one page fault instead
-# of 512. torch reads this when it is loaded.
-_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+
+def _piped(spec: LaunchSpec) -> HostProcess:
+    return PipedHost(spec.log_dir, spec.to_json().encode())
 
 
 class RankGroup:
@@ -35,36 +32,36 @@ class RankGroup:
     ----------
     on_event : called from one thread with each event (docs/events.md). Ranks wait while it
         blocks for long, so it should hand over and return. What it raises is logged.
+    open_host : starts the host of a spec, or finds it at work.
+    ended : ranks whose end has been told before, where the host was at work already.
     """
 
-    def __init__(self, spec: LaunchSpec, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        on_event: Callable[[Event], None],
+        open_host: Callable[[LaunchSpec], HostProcess] = _piped,
+        *,
+        ended: Iterable[int] = (),
+    ) -> None:
         self.spec = spec
         self._on_event = on_event
-        self._host: subprocess.Popen[bytes] | None = None
+        self._open_host = open_host
+        self._host: HostProcess | None = None
         self._reader: threading.Thread | None = None
-        self._commands = threading.Lock()
+        self._ended = set(ended)
         self._reported = False  # whether the host has said anything: before that it has started no rank
         self._stopped = False
 
     def start(self) -> None:
         """Start the host process, which starts the ranks; returns at once. Raises OSError."""
-        os.makedirs(self.spec.log_dir, exist_ok=True)
-        with open(os.path.join(self.spec.log_dir, "host.log"), "ab") as host_log:
-            self._host = subprocess.Popen(
-                [sys.executable, "-u", "-m", "engine.run.host"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=host_log,
-                env={**_HUGE_PAGES, **os.environ},
-                process_group=0,  # not a session: prefill of one host gives way to training of another
-            )
+        self._host = self._open_host(self.spec)
         self._reader = threading.Thread(target=self._read, name=f"ranks-{self.spec.run}", daemon=True)
         self._reader.start()
-        self._command(self.spec.to_json())
 
     def running(self) -> bool:
         """Whether ranks, or the process that hosts them, are still there."""
-        return self._host is not None and (self._host.poll() is None or self._reading())
+        return self._host is not None and (not self._host.ended or self._reading())
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all ranks are gone and their events delivered; False if `timeout_s` passed first."""
@@ -85,13 +82,11 @@ class RankGroup:
         if self._host is None:
             return
         self._stopped = True
-        if (
-            not self._reported
-        ):  # it imports for seconds and reads no command meanwhile; nothing is lost with it
-            self._kill_all()
+        if not self._reported:
+            self._host.kill()  # it imports for seconds and reads no command meanwhile; nothing is lost with it
         self._command(f"stop {grace_s}")
         if not self.wait(grace_s + 5.0):
-            self._kill_all()
+            self._host.kill()
             self.wait(5.0)
 
     def stop_at_boundary(self) -> None:
@@ -109,37 +104,26 @@ class RankGroup:
 
     def _command(self, line: str) -> None:
         assert self._host is not None
-        assert self._host.stdin is not None
-        with self._commands, contextlib.suppress(BrokenPipeError, ValueError):
-            self._host.stdin.write(line.encode() + b"\n")
-            self._host.stdin.flush()
-
-    def _kill_all(self) -> None:
-        assert self._host is not None
-        # The host leads its process group, and the ranks are in it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._host.pid, signal.SIGKILL)
+        self._host.send(line.encode())
 
     def _reading(self) -> bool:
         return self._reader is not None and self._reader.is_alive()
 
     def _read(self) -> None:
         assert self._host is not None
-        assert self._host.stdout is not None
-        ended: set[int] = set()
-        for line in self._host.stdout:
+        for line in self._host.lines():
             event = self._decoded(line)
             if event is None:
                 continue
             self._reported = True
             if isinstance(event, Rank) and event.state.is_end:
-                ended.add(event.rank)
+                self._ended.add(event.rank)
             self._deliver(event)
         code = self._host.wait()
         if code:
-            self._kill_all()
+            self._host.kill()
         for rank in self.spec.local:
-            if rank not in ended:
+            if rank not in self._ended:
                 self._deliver(self._lost(rank, code))
 
     def _decoded(self, line: bytes) -> Event | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, single_machine
+from engine.run.host_process import PipedHost
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
 from tests.ports import free_port
@@ -84,8 +85,8 @@ class Machines:
         self._away.update(machines)
         for machine in machines:
             host = self.groups[machine]._host
-            assert host is not None
-            os.kill(host.pid, signal.SIGKILL)
+            assert isinstance(host, PipedHost)
+            os.kill(host.process.pid, signal.SIGKILL)
         back = threading.Timer(away_s, lambda: self._away.difference_update(machines))
         back.daemon = True  # one that stays away would keep the tests from ending
         back.start()
@@ -104,7 +105,7 @@ class Machines:
         while not self._over.wait(0.02):
             for machine, group in enumerate(self.groups):
                 host = group._host
-                died = host is not None and host.poll() not in (None, 0)
+                died = isinstance(host, PipedHost) and host.process.poll() not in (None, 0)
                 if died and not group.running() and machine not in self._away:
                     self.groups[machine] = self._group(machine)
                     self.groups[machine].start()

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.waiting import LIMIT_S, until
-from tests.workers.launching import spec
+from engine.inputs import parse
+from engine.job.job import TrainJob
+from tests.waiting import LIMIT_S, has_ended, until
+from tests.workers.launching import JOB, spec
 from webapp.inventory.dispatch import BrokerDown, Dispatcher
 from webapp.servers import EmbeddedServers
 from webapp.servers.acl import drop_node_user, set_node_user
@@ -118,20 +120,25 @@ def test_no_event_is_lost_and_tasks_go_on_when_the_broker_is_killed(
     assert client.execute_command("ACL", "LOG") == []
 
 
-def test_sigterm_stops_the_ranks_and_sends_the_rest(
+def test_sigint_stops_the_ranks_and_sends_the_rest(
     agent: subprocess.Popen[bytes], client: redis.Redis, dispatcher: Dispatcher
 ) -> None:
     dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
     until(lambda: "running" in states(client))
-    agent.send_signal(signal.SIGTERM)
+    agent.send_signal(signal.SIGINT)
     assert agent.wait(LIMIT_S) == 0
     assert states(client)[-1] == "stopped"
     last = next(event for event in events(client, "rank") if event["state"] == "stopped")
     assert len(events(client, "spans")) == int(last["detail"])
 
 
-def test_sigterm_ends_an_agent_whose_broker_is_away(
-    agent: subprocess.Popen[bytes], client: redis.Redis, dispatcher: Dispatcher, broker: EmbeddedServers
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_an_agent_whose_broker_is_away(
+    agent: subprocess.Popen[bytes],
+    client: redis.Redis,
+    dispatcher: Dispatcher,
+    broker: EmbeddedServers,
+    number: signal.Signals,
 ) -> None:
     dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
     until(lambda: len(events(client, "spans")) > 20)
@@ -140,7 +147,7 @@ def test_sigterm_ends_an_agent_whose_broker_is_away(
     child.kill()
     child.wait()
     until(lambda: keeps_on_disk(broker))
-    agent.send_signal(signal.SIGTERM)
+    agent.send_signal(number)
     assert agent.wait(LIMIT_S) == 0
 
 
@@ -175,3 +182,42 @@ def test_an_agent_whose_user_was_forgotten_comes_back_when_it_is_known_again(
     last = next(event for event in events(client, "rank") if event["state"] == "stopped")
     seen = {event["iteration"] for event in events(client, "spans")}
     assert seen == set(range(int(last["detail"])))
+
+
+def started(broker: EmbeddedServers) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "workers.agent"], cwd=ROOT, env=environment(broker))
+
+
+def living(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if not has_ended(pid)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_outlive_their_agent_and_the_next_one_takes_them_over(
+    client: redis.Redis, dispatcher: Dispatcher, broker: EmbeddedServers, number: signal.Signals
+) -> None:
+    """Real ranks: no iteration is missing, none is told as failed, and a stop still ends them."""
+    agent = started(broker)
+    try:
+        job = parse(TrainJob, {**JOB, "steps": 1_000_000})
+        dispatcher.send("a", "workers.start_ranks", {"spec": spec(job=job).to_json()})
+        until(lambda: len(events(client, "step")) > 5)
+        pids = {event["pid"] for event in events(client, "rank")}
+        assert len(pids) == 2
+        agent.send_signal(number)
+        agent.wait(LIMIT_S)
+        told = len(events(client, "step"))
+        assert living(pids) == pids
+        agent = started(broker)
+        until(lambda: len(events(client, "step")) > told + 5)
+        assert living(pids) == pids
+        dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 5})
+        until(lambda: "stopped" in states(client))
+        until(lambda: not living(pids))
+    finally:
+        agent.send_signal(signal.SIGINT)
+        agent.wait(LIMIT_S)
+    assert "failed" not in states(client)
+    steps = {event["iteration"] for event in events(client, "step")}
+    assert steps == set(range(max(steps) + 1))
+    until(lambda: not [*broker.var.glob("agents/a/ranks/*/shim*")])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class Service:
     Attributes
     ----------
     stage : children of the lowest stage are stopped first, those of one stage together.
-    patience_s : how long it has to end after SIGTERM.
+    patience_s : how long it has to end after `stop_signal`.
     """
 
     name: str
@@ -30,10 +31,12 @@ class Service:
     env: Mapping[str, str]
     stage: int
     patience_s: float = 4.0
+    stop_signal: signal.Signals = signal.SIGTERM
 
 
 DEMO_MODEL_STEPS = 100  # from 5.5 to about 2.1 nats a byte: words, if no sense
 AGENTS, BACKGROUND, WEB = range(3)
+KEEP_RANKS_S = "30"  # of nodes on the site's own machine: time to start it again after it was killed
 
 
 def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Service]:
@@ -108,8 +111,9 @@ def agent_services(var: Path) -> list[Service]:
         Service(
             name=path.stem,
             argv=(sys.executable, "-m", "workers.agent"),
-            env={**base, **read_env(path)},
+            env={"MERIDIAN_KEEP_RANKS_S": KEEP_RANKS_S, **base, **read_env(path)},
             stage=AGENTS,
+            stop_signal=signal.SIGINT,  # ends the ranks too, as SIGTERM does not
             patience_s=9.0,  # its own steps take at most 8 s; killed, it could not say how its ranks ended
         )
         for path in sorted((var / "nodes").glob("*.env"))

@@ -253,9 +253,9 @@ class Supervisor:
 def _end(
     children: Sequence[Child], patience_s: float, pump: Callable[[], None], hurry: Callable[[], bool]
 ) -> None:
-    """SIGTERM to all at once, SIGKILL to what is left after `patience_s` or on a second Ctrl-C."""
+    """The signal to stop to all at once, SIGKILL to what is left after `patience_s` or on a second Ctrl-C."""
     for child in children:
-        child.signal(signal.SIGTERM)
+        child.signal(child.service.stop_signal)
     deadline = time.monotonic() + patience_s
     while any(child.alive for child in children) and time.monotonic() < deadline and not hurry():
         pump()

@@ -14,6 +14,7 @@ from engine.control.handshake import Identity
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
 from engine.prefill.messages import Done, PrefillRequest, Refused, Token, Withdraw
+from engine.run.host_process import PipedHost
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
 from tests.runtime.jobs import job
@@ -73,8 +74,8 @@ class LiveRun:
         """The process that listens there."""
         where = self.coordinator(dc)
         assert where is not None
-        assert self.group._host is not None
-        for process in psutil.Process(self.group._host.pid).children():
+        assert isinstance(self.group._host, PipedHost)
+        for process in psutil.Process(self.group._host.process.pid).children():
             listening = [c.laddr.port for c in process.net_connections("tcp") if c.status == "LISTEN"]
             if where["port"] in listening:
                 return process
