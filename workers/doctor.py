@@ -259,7 +259,12 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
         client.llen(f"{config.prefix}{config.queue}")
     except NoPermissionError as error:
         return _line("broker rights", "fail", f"this node lacks rights on its own keys ({error})", todo)
-    for forbidden in (("CONFIG", "GET", "maxmemory"), ("LLEN", "control:control"), ("KEYS", "node:*")):
+    for forbidden in (
+        ("CONFIG", "GET", "maxmemory"),
+        ("LLEN", "control:control"),
+        ("KEYS", "node:*"),
+        ("EVAL", "return 1", "0"),  # a script can block the broker for all
+    ):
         try:
             client.execute_command(*forbidden)
         except redis.ResponseError:

@@ -93,7 +93,7 @@ def test_from_dispatch_to_the_last_event(
     dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 1})
     until(lambda: "stopped" in states(client))
     assert states(client) == ["starting", "ready", "running", "stopped"]
-    until(lambda: client.hlen("node:a:unacked") == 0)
+    until(lambda: client.llen("node:a:node.a") == 0)
     assert client.execute_command("ACL", "LOG") == []  # nothing that the agent needs is refused
     assert all(key.startswith("node:a:") for key in client.scan_iter())
 

@@ -1,8 +1,9 @@
 """The broker users of nodes: each may use the commands that its agent needs, on its own keys alone.
 
-The list of commands is what kombu's Redis transport and the agent's publisher send; tests/servers/test_acl.py
-runs a real agent under it and fails on any refusal. Celery needs no pub/sub without remote control and
-gossip, so a node gets no channel at all.
+A node takes tasks from its queue (workers/transport.py), appends to its stream of events and reads what the
+site says of itself. It can write nothing else, block nobody else's keys, ask for no answer that it could make
+large, and run no script: a script that has written cannot even be killed. tests/servers/test_acl.py and
+tests/workers/test_agent_run.py run a real agent under these rights and fail on any refusal.
 """
 
 import re
@@ -18,40 +19,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-# What kombu keeps under the node's prefix. Not among them: its stream of events, to which it appends, and
-# what the site says of itself, which it reads.
-KEYS = ("node.*", "_kombu.*", "unacked*")
+# Of the connection alone: no keys, and no answer longer than the question.
 COMMANDS = (
-    # consuming the queue and acknowledging
-    "brpop",
-    "rpop",
-    "lpush",
-    "rpush",
-    "llen",
-    "hset",
-    "hget",
-    "hdel",
-    "hlen",
-    "zadd",
-    "zrem",
-    "zrange",
-    "zrangebyscore",
-    "zrevrangebyscore",
-    "sadd",
-    "srem",
-    "smembers",
-    "del",
-    # giving back what was taken and not acknowledged: one agent at a time, in a transaction
-    "set",
-    "get",
-    "watch",
-    "unwatch",
-    "multi",
-    "exec",
-    "discard",
-    "evalsha",
-    "script|load",
-    # the connection
     "ping",
     "hello",
     "auth",
@@ -59,8 +28,7 @@ COMMANDS = (
     "client|setinfo",
     "client|setname",
     "client|id",
-    # how far its clock is off
-    "time",
+    "time",  # how far the node's clock is off
 )
 
 
@@ -90,9 +58,12 @@ def set_node_user(client: "Redis", name: str, password_sha256: str) -> None:
     if not _SHA256.fullmatch(password_sha256):
         raise InputError("password_sha256", "…", "must be 64 hexadecimal digits")
     rules = ["reset", "on", "sanitize-payload", f"#{password_sha256}", "resetchannels", "-@all"]
-    rules += [f"~node:{name}:{keys}" for keys in KEYS]
     rules += [f"+{command}" for command in COMMANDS]
-    rules += [f"(+xadd +xlen ~node:{name}:events)", f"(+get ~node:{name}:site)"]
+    rules += [
+        f"(+brpop +llen ~node:{name}:node.{name})",
+        f"(+xadd +xlen ~node:{name}:events)",
+        f"(+get ~node:{name}:site)",
+    ]
     client.execute_command("ACL", "SETUSER", user_of(name), *rules)
     _save(client)
 
