@@ -29,6 +29,8 @@ from django.views.decorators.http import require_safe
 
 from webapp.common import broker
 from webapp.computations import liveness
+from webapp.inventory.models import silence
+from webapp.jobs.models import RANK_OVER, Status
 
 log = structlog.get_logger(__name__)
 STARTED = datetime.now(UTC)
@@ -104,6 +106,7 @@ def _ask() -> dict[str, Check]:
     asked: dict[str, Callable[[psycopg.Cursor[Any]], Check]] = {
         "migrations": _migrations,
         "ingest": _ingest,
+        "nodes": _nodes,
         "reconciler": _reconciler,
     }
     try:
@@ -158,6 +161,27 @@ def _ingest(cursor: "psycopg.Cursor[Any]") -> Check:
 
 def _reconciler(cursor: "psycopg.Cursor[Any]") -> Check:
     return _beat(cursor, liveness.RECONCILER, RECONCILER_LATE, "acts on runs")
+
+
+HEARD = """
+    SELECT count(*), count(*) FILTER (WHERE node.last_seen >= now() - %s)
+    FROM inventory_node node
+    WHERE EXISTS (
+        SELECT FROM jobs_rankstate rank JOIN jobs_run run ON run.id = rank.run_id
+        WHERE rank.node_id = node.id AND run.status = %s AND NOT rank.state = ANY(%s)
+    )
+"""
+
+
+def _nodes(cursor: "psycopg.Cursor[Any]") -> Check:
+    """Nodes of runs must be heard: one that is not has a fault of its own, all of them have one of ours."""
+    cursor.execute(HEARD, [silence(), str(Status.RUNNING), [str(state) for state in RANK_OVER]])
+    row = cursor.fetchone()
+    assert row is not None
+    total, heard = row
+    if not total:
+        return Check(ok=True, detail="none has a run")
+    return Check(ok=heard > 0, detail=f"{heard} of {total} with runs are heard")
 
 
 def _beat(cursor: "psycopg.Cursor[Any]", name: str, late: timedelta, does: str) -> Check:

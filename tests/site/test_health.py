@@ -15,7 +15,7 @@ from webapp.common import broker
 from webapp.computations import liveness
 from webapp.computations.models import Beat
 
-CHECKS = {"broker", "database", "disk", "ingest", "migrations", "reconciler"}
+CHECKS = {"broker", "database", "disk", "ingest", "migrations", "nodes", "reconciler"}
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_a_dead_database_is_named_and_what_hangs_on_it_unknown(
     _nothing_at(monkeypatch)
     status, checks = ready()
     assert status == 503
-    assert unwell(checks) == {"database", "migrations", "ingest", "reconciler"}
+    assert unwell(checks) == {"database", "migrations", "ingest", "nodes", "reconciler"}
     assert "unknown" in checks["ingest"]["detail"]
 
 
@@ -188,3 +188,28 @@ def test_the_overview_says_that_the_disk_is_nearly_full_while_it_can(world: Any,
     assert "Disk nearly full" not in world.client("viewer").get("/").content.decode()
     settings.LEAST_FREE_BYTES = 1e18
     assert "Disk nearly full" in world.client("viewer").get("/").content.decode()
+
+
+def test_nodes_of_runs_that_are_not_heard_are_counted(transactional_db: Any) -> None:
+    """All nodes were locked out once, by a broker that had lost their users, while this said 200."""
+    from tests.site.world import make_world
+    from webapp.inventory.models import Node
+    from webapp.jobs.allocate import allocate
+    from webapp.jobs.models import Run, Status
+
+    world = make_world()
+    world.hear()
+    liveness.beat(liveness.RECONCILER)
+    assert ready()[1]["nodes"]["detail"] == "none has a run"
+    assert allocate(world.launch())
+    Run.objects.update(status=Status.RUNNING)
+    assert ready()[1]["nodes"]["detail"] == "3 of 3 with runs are heard"
+    Node.objects.filter(name="mid-1").update(last_seen=timezone.now() - timedelta(seconds=30))
+    assert ready()[1]["nodes"] | {"since": ""} == {
+        "ok": True,
+        "detail": "2 of 3 with runs are heard",
+        "since": "",
+    }
+    Node.objects.update(last_seen=timezone.now() - timedelta(seconds=30))
+    status, checks = ready()
+    assert (status, unwell(checks)) == (503, {"nodes"})

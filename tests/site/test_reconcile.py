@@ -274,3 +274,69 @@ def test_a_run_that_began_meanwhile_waits_for_nothing(world: Any) -> None:
     Run.objects.filter(pk=run.pk).update(status=Status.RUNNING)
     services.wait_for(seen, "Waits for 11 of 12 ranks to become ready")
     assert Run.objects.get(pk=run.pk).waits_for == ""
+
+
+def silent(world: Any, index: int, seconds: float) -> None:
+    type(world.nodes[index]).objects.filter(pk=world.nodes[index].pk).update(
+        last_seen=timezone.now() - timedelta(seconds=seconds)
+    )
+
+
+def test_no_node_is_called_silent_for_an_outage_of_the_broker(world: Any, nodes: Nodes) -> None:
+    """Ingest begins to listen anew after it: silence counts from then."""
+    from webapp.computations import liveness
+
+    run = running(world, nodes)
+    silent(world, 1, 60)
+    liveness.beat(anew=True)
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING
+
+
+def test_a_run_that_trains_is_not_failed_for_an_agent_that_hangs(world: Any, nodes: Nodes) -> None:
+    run = running(world, nodes)
+    silent(world, 1, 60)
+    services.record_progress(run, iteration=7)
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING
+    services.record_progress(run, iteration=7)  # the same again is no progress
+    Run.objects.update(progressed_at=timezone.now() - timedelta(seconds=15))
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.FAILED
+    assert "mid-1 in mid has been silent" in run.status_reason
+
+
+def test_a_start_is_not_failed_for_time_in_which_the_broker_was_away(world: Any, nodes: Nodes) -> None:
+    from webapp.computations import liveness
+
+    world.hear()
+    run = world.launch()
+    reconcile(nodes)
+    Run.objects.update(status_since=timezone.now() - timedelta(seconds=settings.START_TIMEOUT_S + 5))
+    liveness.beat(anew=True)
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.STARTING
+    world.hear()
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.FAILED
+
+
+def test_gpus_of_a_silent_node_stay_taken_while_no_node_can_be_heard(world: Any, nodes: Nodes) -> None:
+    from webapp.computations import liveness
+
+    run = running(world, nodes)
+    services.fail_run(run, "for the test")
+    long_ago = timezone.now() - timedelta(minutes=10)
+    Run.objects.update(finished_at=long_ago, status_since=long_ago)
+    type(world.nodes[1]).objects.update(last_seen=long_ago)
+    liveness.beat(anew=True)
+    reconcile(nodes)
+    assert not run.ranks.filter(state=RankStatus.STOPPED).exists()
+    world.hear(world.nodes[0], ranks=seen(run))
+    reconcile(nodes)
+    assert not run.ranks.filter(node=world.nodes[1], state=RankStatus.RUNNING).exists()

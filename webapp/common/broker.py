@@ -8,9 +8,11 @@ from functools import cache
 
 import redis
 from django.conf import settings
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 # What services have changed and ingest tells the browsers: {run: id}, or {person: id} of somebody's rights.
 CHANGES = "control:changes"
+PROBE = "control:probe"  # written to see whether the broker takes writes
 
 
 @cache
@@ -39,7 +41,8 @@ _last: tuple[float, Health] | None = None
 
 
 def health(*, max_age_s: float = 2.0) -> Health:
-    """Whether the broker answers, asked at most every `max_age_s` seconds by one process."""
+    """Whether the broker answers and takes what is written, asked at most every `max_age_s` seconds by one
+    process."""
     global _last
     with _lock:
         if _last and time.monotonic() - _last[0] < max_age_s:
@@ -53,14 +56,19 @@ def health(*, max_age_s: float = 2.0) -> Health:
 
 def _ask() -> Health:
     try:
-        client().ping()
+        client().set(PROBE, 1)  # not PING: a full broker and one whose disk is full answer that
     except (redis.RedisError, OSError) as error:
         return Health(ok=False, text=_sentence(error), since=datetime.now(UTC))
     return Health(ok=True)
 
 
 def _sentence(error: Exception) -> str:
-    return f"The broker does not answer ({type(error).__name__}). Runs continue; their reports arrive later."
+    goes_on = "Runs continue; their reports arrive later."
+    if isinstance(error, OutOfMemoryError):
+        return f"The broker is full (maxmemory). {goes_on}"
+    if isinstance(error, ReadOnlyError) or "MISCONF" in str(error):
+        return f"The broker takes no writes ({type(error).__name__}). {goes_on}"
+    return f"The broker does not answer ({type(error).__name__}). {goes_on}"
 
 
 def announce(run_id: int) -> None:

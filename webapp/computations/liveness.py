@@ -1,4 +1,4 @@
-"""Whether ingest is at work: only then does a missing heartbeat say anything of a node."""
+"""Whether ingest is at work and hears nodes: only then does a missing heartbeat say anything of a node."""
 
 from datetime import datetime, timedelta
 
@@ -12,15 +12,19 @@ SEARCH = "search"
 STALE = timedelta(seconds=6)
 
 
-def beat(name: str = INGEST) -> None:
-    """Say that the part `name` is at work now; after a pause its `since` starts again."""
+def beat(name: str = INGEST, *, anew: bool = False) -> None:
+    """Say that the part `name` is at work now; after a pause, or with `anew`, its `since` starts again.
+
+    Ingest begins anew after it could not hear nodes though it was at work: the broker was away, had forgotten
+    them or took no writes. That is an outage of ours, and no node is silent for it.
+    """
     now = timezone.now()
-    fresh = Beat.objects.filter(name=name, at__gte=now - STALE).update(at=now)
+    fresh = not anew and Beat.objects.filter(name=name, at__gte=now - STALE).update(at=now)
     if not fresh:
         Beat.objects.update_or_create(name=name, defaults={"at": now, "since": now})
 
 
 def listening_since() -> datetime | None:
-    """Since when ingest has read heartbeats without a pause; None where it does not now."""
+    """Since when nodes could be heard without a pause; None where they cannot be now."""
     row = Beat.objects.filter(name=INGEST, at__gte=timezone.now() - STALE).first()
     return row.since if row else None

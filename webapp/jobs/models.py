@@ -165,6 +165,7 @@ class Run(Archivable, Described):
     priority = models.SmallIntegerField(choices=Priority.choices, default=Priority.NORMAL)
     steps = models.PositiveIntegerField()
     iteration = models.IntegerField(default=-1)  # the last one that ended, from 0
+    progressed_at = models.DateTimeField(null=True, editable=False)  # when that was heard of
     secret = models.CharField(max_length=64, editable=False)  # ranks know each other by it
     rendezvous_port = models.PositiveIntegerField(null=True)
     # {iteration_ms, utilization, spans: [[rank, code…]]}, as it holds since an iteration: that of the launch

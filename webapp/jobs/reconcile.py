@@ -24,6 +24,16 @@ from webapp.jobs.moving import move_on
 from webapp.jobs.queue import Queue
 
 log = structlog.get_logger(__name__)
+# Of a run, what others may have changed since this round began.
+CHANGING = [
+    "status",
+    "status_since",
+    "rendezvous_port",
+    "desired_state",
+    "boundary_why",
+    "stop_after",
+    "progressed_at",
+]
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats
 
 
@@ -58,8 +68,7 @@ def _advance_queue() -> None:
 
 
 def _advance(run: Run, send: Send) -> None:
-    fields = ["status", "status_since", "rendezvous_port", "desired_state", "boundary_why", "stop_after"]
-    run.refresh_from_db(fields=fields)
+    run.refresh_from_db(fields=CHANGING)
     if run.status in (Status.STARTING, Status.RUNNING) and (_watch_nodes(run) or _watch_ranks(run)):
         return
     if run.status == Status.STARTING:
@@ -107,7 +116,7 @@ def _watch_ranks(run: Run) -> bool:
 
 def _trouble(run: Run, rank: RankState) -> str:
     node = rank.node
-    if node.state != NodeState.ONLINE and not _awaited(run, rank):
+    if node.state != NodeState.ONLINE and not _awaited(run, rank) and not _trains(run):
         quiet = f"{(timezone.now() - node.last_seen).total_seconds():.0f} s" if node.last_seen else "ever"
         return f"Node {node.name} in {rank.dc.name} has been silent for {quiet}."
     started = rank.state in (RankStatus.STARTING, RankStatus.READY, RankStatus.RUNNING)
@@ -119,6 +128,14 @@ def _trouble(run: Run, rank: RankState) -> str:
     ):
         return f"{services.place(rank)} is gone: its node does not know it any more."
     return ""
+
+
+def _trains(run: Run) -> bool:
+    """Whether `run` has ended an iteration just now: every rank has a part in it, whoever speaks for them.
+
+    An agent that hangs or was paused does not report, while its ranks train on.
+    """
+    return run.progressed_at is not None and timezone.now() - run.progressed_at < silence()
 
 
 def _awaited(run: Run, rank: RankState) -> bool:
@@ -149,7 +166,10 @@ def _ranks(run: Run) -> list[RankState]:
 
 def _start(run: Run, send: Send) -> None:
     """Tell nodes that have not answered to start their ranks; give up when it takes too long."""
-    if timezone.now() - run.status_since > timedelta(seconds=settings.START_TIMEOUT_S):
+    since = liveness.listening_since()
+    # Time in which no node could be heard, or told anything, is not the nodes'.
+    limit = timedelta(seconds=settings.START_TIMEOUT_S)
+    if since is not None and timezone.now() - max(run.status_since, since) > limit:
         late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
         who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
         services.fail_run(
@@ -221,7 +241,9 @@ def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
         return True
     node = rank.node
     if node.last_seen is None or node.state == NodeState.SILENT:
-        return timezone.now() - asked > 3 * silence()
+        since = liveness.listening_since()
+        # Time in which no node could be heard says nothing of this one.
+        return since is not None and timezone.now() - max(asked, since) > 3 * silence()
     return node.last_seen > asked + REPORT_LAG and not _reported(run, rank, alive=True)
 
 

@@ -4,6 +4,10 @@ One loop: read what there is from every stream in consumer group ``ingest``, wri
 acknowledge and delete it, notify. Killed anywhere, the next start begins with what was not acknowledged,
 and what was written already is known by its key. A batch is at most every 200 ms, so a browser hears of a
 run at most five times a second.
+
+Ingest also sees to it that nodes can be heard: every 2 s it gives the broker back what it has lost of their
+users and groups, and tries whether it takes writes. After any time in which nodes could not be heard, it
+begins to listen anew (webapp/computations/liveness.py), so that none is called silent for it.
 """
 
 import asyncio
@@ -15,12 +19,14 @@ from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import InterfaceError, OperationalError, close_old_connections
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from engine.job.events.event import Event, from_json
-from webapp.common.broker import CHANGES
+from webapp.common import broker
+from webapp.common.broker import CHANGES, PROBE
 from webapp.computations import liveness
 from webapp.inventory.models import Node
+from webapp.inventory.services import NodeUsers
 from webapp.live import recent
 from webapp.live.services import take_in
 
@@ -61,6 +67,9 @@ class Ingest:
         self._looked = 0.0
         self._recovered: set[str] = set()  # streams whose unacknowledged entries have been read again
         self._beaten = 0.0
+        self._users = NodeUsers()
+        self._deaf = False  # nodes could not be heard since the last beat
+        self._takes_writes = True
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -71,6 +80,7 @@ class Ingest:
                 await self.round()
             except (RedisError, OSError, OperationalError, InterfaceError) as error:
                 log.warning("ingest waits", error=str(error))
+                self._deaf = True
                 self._looked, self._recovered = 0.0, set()
                 await sync_to_async(close_old_connections)()
                 await asyncio.sleep(RETRY_S)
@@ -106,19 +116,52 @@ class Ingest:
         if time.monotonic() - self._looked < NODES_AGAIN_S:
             return
         names = await sync_to_async(lambda: list(Node.objects.values_list("name", flat=True)))()
+        await self._mend_users()
+        await self._try_to_write()
         wanted = {stream_of(name): name for name in names} | {CHANGES: ""}
-        for stream in wanted.keys() - self._nodes.keys() if self._looked else wanted.keys():
-            await self._make_group(stream)
+        for stream in wanted.keys() - self._nodes.keys() if self._looked else list(wanted):
+            if not await self._make_group(stream):
+                del wanted[stream]
         self._nodes = wanted
         self._recovered &= wanted.keys()
         self._looked = time.monotonic()
 
-    async def _make_group(self, stream: str) -> None:
+    async def _mend_users(self) -> None:
+        lost = await sync_to_async(self._users.reconcile)(broker.client())
+        if lost:
+            log.warning("the broker had lost nodes: given back", nodes=lost)
+            self._deaf = True
+
+    async def _try_to_write(self) -> None:
+        """Find out whether nodes can append: not to a broker that is full, read-only or without a disk."""
+        try:
+            await self._client.set(PROBE, 1)
+            why = ""
+        except ResponseError as error:
+            why = str(error)
+            self._deaf = True
+        if self._takes_writes == bool(why):
+            say = log.warning if why else log.info
+            say("the broker takes no writes" if why else "the broker takes writes again", error=why)
+        self._takes_writes = not why
+
+    async def _make_group(self, stream: str) -> bool:
+        """Whether the group is there now. A full broker makes none, and is emptied by reading the others."""
         try:
             await self._client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+        except OutOfMemoryError:
+            return await self._has_group(stream)
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
+        return True
+
+    async def _has_group(self, stream: str) -> bool:
+        try:
+            groups = await self._client.xinfo_groups(stream)
+        except ResponseError:  # no such stream
+            return False
+        return any(group["name"] == GROUP for group in groups)
 
     async def _read(self) -> Entries:
         """What was delivered and never acknowledged first, then what is new."""
@@ -136,7 +179,9 @@ class Ingest:
                 GROUP, CONSUMER, streams, count=MOST_ENTRIES, block=block_ms
             )
         except ResponseError as error:
-            if "NOGROUP" in str(error):  # a stream was deleted under us
+            if "NOGROUP" in str(error):  # a stream was deleted under us, or all data was
+                log.warning("the broker had lost streams: their groups are made again")
+                self._deaf = True
                 self._looked, self._nodes = 0.0, {}
                 return {}
             raise
@@ -145,7 +190,8 @@ class Ingest:
 
     async def _beat(self) -> None:
         if time.monotonic() - self._beaten >= 1.0:
-            await sync_to_async(liveness.beat)()
+            await sync_to_async(liveness.beat)(anew=self._deaf)
+            self._deaf = False
             self._beaten = time.monotonic()
 
     def _decoded(self, entries: Entries) -> tuple[list[tuple[str, str, Event]], set[int], set[int]]:

@@ -39,14 +39,15 @@ def user_of(name: str) -> str:
     return f"node-{name}"
 
 
-def set_node_user(client: "Redis", name: str, password_sha256: str) -> None:
-    """Create or replace the broker user of a node; keep it over restarts where the server has a user file.
+def set_node_user(client: "Redis", name: str, password_sha256: str, *, keep: bool = True) -> None:
+    """Create or replace the broker user of a node.
 
     Parameters
     ----------
     client : with the rights of an administrator.
     name : of the node.
     password_sha256 : hexadecimal SHA-256 of the node's password; the password itself is not needed.
+    keep : over restarts, where the server has a user file; who writes many calls `save` once.
 
     Raises
     ------
@@ -65,13 +66,14 @@ def set_node_user(client: "Redis", name: str, password_sha256: str) -> None:
         f"(+get ~node:{name}:site)",
     ]
     client.execute_command("ACL", "SETUSER", user_of(name), *rules)
-    _save(client)
+    if keep:
+        save(client)
 
 
 def drop_node_user(client: "Redis", name: str) -> bool:
     """Remove a node's broker user and cut its connections; return whether there was one."""
     removed = client.execute_command("ACL", "DELUSER", user_of(name))
-    _save(client)
+    save(client)
     return bool(removed)
 
 
@@ -80,7 +82,13 @@ def cut_connections(client: "Redis", name: str) -> int:
     return int(client.execute_command("CLIENT", "KILL", "USER", user_of(name)))
 
 
-def _save(client: "Redis") -> None:
+def users(client: "Redis") -> dict[str, str]:
+    """The broker's own words for each of its users, by user: other words, other rights."""
+    lines = [str(line) for line in client.execute_command("ACL", "LIST")]
+    return {line.split(" ")[1]: line for line in lines}
+
+
+def save(client: "Redis") -> None:
     """Write the users to the server's file; one without such a file is filled again from the database."""
     try:
         client.execute_command("ACL", "SAVE")

@@ -1,7 +1,7 @@
 """Every change of the inventory: permission, change and audit row in one transaction."""
 
 from webapp.inventory.services.blocked import blocked_by
-from webapp.inventory.services.broker import node_broker_url, sync_acl
+from webapp.inventory.services.broker import NodeUsers, node_broker_url, sync_acl
 from webapp.inventory.services.drain import DrainRuns, drain, resume
 from webapp.inventory.services.joining import JoinRefused, join_node, offer_join
 from webapp.inventory.services.links import record_measurement, use_measurement
@@ -14,6 +14,7 @@ __all__ = [
     "Blocked",
     "DrainRuns",
     "JoinRefused",
+    "NodeUsers",
     "blocked_by",
     "create_datacenter",
     "delete",

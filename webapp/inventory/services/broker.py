@@ -1,14 +1,22 @@
-"""Broker users of nodes, and what the site leaves for them there."""
+"""Broker users of nodes, and what the site leaves for them there.
+
+The broker may lose both: FLUSHALL, a restart without its files, an operator's hand. Ingest looks every 2 s
+(`NodeUsers`) and gives back what is missing, so that no node stays locked out.
+"""
 
 import json
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
+import structlog
 from django.conf import settings
+from redis.exceptions import OutOfMemoryError
 
 from engine import __version__
 from webapp.inventory.models import Node
 from webapp.servers import acl
+
+log = structlog.get_logger(__name__)
 
 
 def set_broker_user(node: Node) -> None:
@@ -17,7 +25,8 @@ def set_broker_user(node: Node) -> None:
     Connections that were opened with an older password end.
     """
     client = _client()
-    _set(client, node.name, node.acl_sha256)
+    acl.set_node_user(client, node.name, node.acl_sha256)
+    _tell_version(client, [node.name])
     acl.cut_connections(client, node.name)
 
 
@@ -30,10 +39,48 @@ def drop_broker_user(node: Node) -> None:
 
 def sync_acl(client: Any) -> int:
     """Give the broker every enrolled node's user again (it may have lost them); returns how many."""
-    nodes = Node.objects.exclude(acl_sha256="").values_list("name", "acl_sha256")
-    for name, password_sha256 in nodes:
-        _set(client, name, password_sha256)
-    return len(nodes)
+    users = NodeUsers()
+    users.reconcile(client)
+    return len(users)
+
+
+class NodeUsers:
+    """Keeps the broker's users of nodes as the database says, for one process that looks again and again."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[str, str]] = {}  # node → (digest, the broker's words for its user)
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+    def reconcile(self, client: Any) -> list[str]:
+        """Write the users that are missing or differ; returns the names of nodes that the broker had lost.
+
+        The first time all are written: the rights may be those of an older version.
+
+        Raises
+        ------
+        redis.exceptions.RedisError
+            The broker does not answer, or refuses.
+        """
+        wanted = dict(Node.objects.exclude(acl_sha256="").values_list("name", "acl_sha256"))
+        if not wanted:  # a broker without nodes need not let us see its users
+            self._written = {}
+            return []
+        found = acl.users(client)
+        due = [
+            name
+            for name, digest in wanted.items()
+            if self._written.get(name) != (digest, found.get(acl.user_of(name)))
+        ]
+        for name in due:
+            acl.set_node_user(client, name, wanted[name], keep=False)
+        if due:
+            acl.save(client)
+        now = acl.users(client) if due else found
+        self._written = {name: (digest, now.get(acl.user_of(name), "")) for name, digest in wanted.items()}
+        _tell_version(client, list(wanted))
+        return [name for name in due if acl.user_of(name) not in found]
 
 
 def node_broker_url(name: str, password: str) -> str:
@@ -43,10 +90,19 @@ def node_broker_url(name: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=f"node-{name}:{quote(password, safe='')}@{address}"))
 
 
-def _set(client: Any, name: str, password_sha256: str) -> None:
-    acl.set_node_user(client, name, password_sha256)
-    # An agent reads our version when it starts, and refuses to run with another (workers/version.py).
-    client.set(_site_key(name), json.dumps({"version": __version__}))
+def _tell_version(client: Any, names: list[str]) -> None:
+    """Leave our version where agents read it when they start; they do not run with another
+    (workers/version.py)."""
+    text = json.dumps({"version": __version__})
+    keys = [_site_key(name) for name in names]
+    missing = [
+        key for key, found in zip(keys, client.mget(keys), strict=True) if found not in (text, text.encode())
+    ]
+    if missing:
+        try:
+            client.mset(dict.fromkeys(missing, text))
+        except OutOfMemoryError:  # an agent that starts now asks again later
+            log.warning("the broker is full: nodes are not told the site's version", nodes=len(missing))
 
 
 def _site_key(name: str) -> str:

@@ -148,8 +148,9 @@ def release_rank(run: Run, rank: RankState) -> None:
 
 @transaction.atomic
 def record_progress(run: Run, *, iteration: int) -> None:
-    """The last iteration of which anything was reported."""
-    Run.objects.filter(pk=run.pk, iteration__lt=iteration).update(iteration=iteration)
+    """The last iteration of which anything was reported, and when that became a later one."""
+    later = Run.objects.filter(pk=run.pk, iteration__lt=iteration)
+    later.update(iteration=iteration, progressed_at=timezone.now())
 
 
 @transaction.atomic
