@@ -12,9 +12,10 @@ http = get_asgi_application()  # before anything that imports models
 
 from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[import-untyped]  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # type: ignore[import-untyped]  # noqa: E402
+from django.urls import re_path  # noqa: E402
 
 from webapp.checks import require_servers  # noqa: E402
+from webapp.edge.sockets import Guarded, no_such_socket  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
 from webapp.prefill.gateway.bodies import InMemory  # noqa: E402
 
@@ -30,9 +31,10 @@ def _with(middleware: list[str]) -> ASGIHandler:
         settings.MIDDLEWARE = everything
 
 
+sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])
 application = ProtocolTypeRouter(
     {
         "http": InMemory(http, api=_with(settings.API_MIDDLEWARE)),
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": Guarded(AuthMiddlewareStack(sockets)),
     }
 )

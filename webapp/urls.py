@@ -17,6 +17,7 @@ PLANS = [*planning.urlpatterns, *placement.plan_urlpatterns, *jobs.plan_urlpatte
 PLACEMENTS = [*placement.urlpatterns, *jobs.placement_urlpatterns]
 RUNS = [*jobs.urlpatterns, *live.urlpatterns]
 
+handler500 = "webapp.edge.failures.failed"
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("search", views.search, name="search"),

@@ -40,7 +40,7 @@ SITE = (
 _OF_SITE = {
     "common": "checks servers servers.acl servers.endpoints",
     "root": """
-        asgi celery health settings staticfiles urls views supervisor servers.__main__ site
+        asgi celery edge health settings staticfiles urls views supervisor servers.__main__ site
         overview attention
     """,
 }

@@ -2,9 +2,12 @@
 
 import logging
 import re
+import sys
 from typing import Any
 
 import structlog
+
+from webapp.common.database import is_away
 
 SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -44,6 +47,18 @@ def without_tokens(logger: Any, method: str, event: dict[str, Any]) -> dict[str,
     }
 
 
+def without_outages(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """A processor: that the database is away is one line. Every request would add the same traceback."""
+    found = event.get("exc_info")
+    error = found[1] if isinstance(found, tuple) else found if isinstance(found, BaseException) else None
+    if found is True:
+        error = sys.exc_info()[1]
+    if error is not None and is_away(error):
+        del event["exc_info"]
+        event["error"] = "the database does not answer"
+    return event
+
+
 def configure_structlog() -> None:
     """Send structlog's events through logging, so that one set of handlers serves both."""
     structlog.configure(
@@ -51,6 +66,7 @@ def configure_structlog() -> None:
             structlog.stdlib.filter_by_level,
             *SHARED,
             structlog.processors.StackInfoRenderer(),
+            without_outages,
             structlog.processors.format_exc_info,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -78,6 +94,7 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
                 "processors": [
                     structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                     without_tokens,
+                    without_outages,
                     renderer,
                 ],
                 "foreign_pre_chain": SHARED,

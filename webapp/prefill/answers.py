@@ -8,6 +8,7 @@ from typing import Any
 from django.http import JsonResponse
 
 from engine.inputs import nearest
+from webapp.common.database import RETRY_AFTER_S
 from webapp.common.logs import request_id
 from webapp.prefill.quota import Drawn
 
@@ -54,6 +55,12 @@ class ApiError(Exception):
         if self.status == 401:
             made["WWW-Authenticate"] = "Bearer"
         return made
+
+
+def database_away() -> ApiError:
+    """The refusal while PostgreSQL does not answer."""
+    text = "The site cannot check keys or record usage at the moment. Try again later."
+    return ApiError(503, "unavailable", text, retry_after_s=float(RETRY_AFTER_S))
 
 
 def no_such_model(name: str) -> ApiError:

@@ -7,13 +7,15 @@ from typing import Any
 import redis
 import structlog
 from django.contrib.auth.decorators import login_not_required
+from django.db import InterfaceError, OperationalError
 from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from webapp.accounts.permissions import may
 from webapp.common import broker
-from webapp.prefill.answers import ApiError
+from webapp.common.database import is_away
+from webapp.prefill.answers import ApiError, database_away
 from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyPlace, TenancyStatus
 from webapp.prefill.services import note_key_use
 from webapp.prefill.services.keys import BEGINNING, key_hash
@@ -46,6 +48,10 @@ def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
                 return error.response()
             except (redis.RedisError, OSError):
                 return no_quotas().response()
+            except (OperationalError, InterfaceError) as error:
+                if not is_away(error):
+                    raise
+                return no_database().response()
 
         return guarded
 
@@ -65,6 +71,12 @@ def no_quotas() -> ApiError:
     return ApiError(
         503, "unavailable", "Quotas cannot be checked at the moment. Try again later.", retry_after_s=5.0
     )
+
+
+def no_database() -> ApiError:
+    """The refusal while the database does not answer; it is logged."""
+    log.warning("a call was refused: the database does not answer")
+    return database_away()
 
 
 def caller(request: HttpRequest) -> ApiKey:

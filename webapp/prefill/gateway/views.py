@@ -15,8 +15,9 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse, Unread
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from webapp.common.database import is_away
 from webapp.prefill.answers import ApiError, answer, headers
-from webapp.prefill.bearer import caller, no_quotas, not_allowed
+from webapp.prefill.bearer import caller, no_database, no_quotas, not_allowed
 from webapp.prefill.gateway import shapes
 from webapp.prefill.gateway.admission import admit, in_thread
 from webapp.prefill.gateway.answer_stream import AnswerStream, begin, write_refusal
@@ -51,7 +52,10 @@ def prompt_view(serve: Serve) -> Callable[..., Any]:
 
 
 def unforeseen(error: Exception) -> ApiError:
-    """The answer to a fault of ours. Where it was is logged and not its text, which may hold the prompt."""
+    """The answer to an outage of the database, or to a fault of ours. Where a fault was is logged and not its
+    text, which may hold the prompt."""
+    if is_away(error):
+        return no_database()
     where = [line.strip() for line in traceback.format_tb(error.__traceback__)[-4:]]
     log.error("request failed", error=type(error).__name__, where=where)
     return ApiError(500, "internal_error", "The site failed on this request.")

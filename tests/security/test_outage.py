@@ -1,0 +1,91 @@
+"""PostgreSQL is away: every address says so, and no log fills with tracebacks."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2 as httpx
+import psycopg
+import pytest
+from django.db import InterfaceError, OperationalError
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.security.served_site import ServedSite, served_site
+from tests.waiting import LIMIT_S
+from webapp.common.database import is_away
+from webapp.prefill.services.keys import BEGINNING
+
+SESSION = {"Cookie": "meridian_session=abcdefghijklmnopqrstuvwxyz012345"}
+KEY = {"Authorization": f"Bearer {BEGINNING}0123456789abcdef"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
+    with served_site(tmp_path_factory.mktemp("away")) as found:
+        yield found
+
+
+def test_everything_says_so_without_a_traceback(site: ServedSite) -> None:
+    page = {"headers": SESSION}
+    prompt = {"headers": KEY, "json": {"model": "a", "prompt": "b"}}
+    asked = {
+        "page": ("GET", "/plans/", page),
+        "models": ("GET", "/v1/models", {"headers": KEY}),
+        "completions": ("POST", "/v1/completions", prompt),
+        "batch": ("POST", "/v1/batches", {"headers": KEY, "content": b"{}"}),
+        "join": ("POST", "/api/v1/nodes/join/", {"json": {"token": "mj-x", "version": "0.1.0", "host": "a"}}),
+        "alive": ("GET", "/healthz", {}),
+    }
+
+    def ask(what: str) -> httpx.Response:
+        method, path, more = asked[what]
+        return httpx.request(method, site.url + path, timeout=LIMIT_S, **more)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(len(asked) + 1) as pool:
+        socket = pool.submit(_handshake, site)
+        answers = dict(zip(asked, pool.map(ask, asked), strict=True))
+    assert answers.pop("alive").status_code == 200
+    for what, answer in answers.items():
+        assert answer.status_code == 503, (what, answer.text)
+        assert int(answer.headers["Retry-After"]) > 0, what
+    assert "The database is away" in answers["page"].text
+    assert answers["join"].json()["reason"] == "The database does not answer."
+    for what in ("models", "completions", "batch"):
+        error = answers[what].json()["error"]
+        assert (error["code"], error["type"]) == ("unavailable", "service_unavailable_error"), what
+    assert socket.result() == (503, "5")
+    assert "Traceback" not in site.log
+    assert "the database does not answer" in site.log
+
+
+def _handshake(site: ServedSite) -> tuple[int, str]:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(
+            f"ws://127.0.0.1:{site.port}/ws/runs/1/",
+            origin=site.url,  # type: ignore[arg-type]
+            additional_headers=SESSION,
+            open_timeout=LIMIT_S,
+        )
+    response = refused.value.response
+    return response.status_code, response.headers["Retry-After"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "away"),
+    [
+        (psycopg.OperationalError(), True),  # nobody listens, or the pool has none in time
+        (psycopg.errors.AdminShutdown(), True),
+        (psycopg.errors.CannotConnectNow(), True),
+        (psycopg.errors.TooManyConnections(), True),
+        (psycopg.errors.ConnectionFailure(), True),
+        (psycopg.errors.QueryCanceled(), False),
+        (psycopg.errors.DeadlockDetected(), False),
+        (psycopg.errors.DiskFull(), False),
+    ],
+)
+def test_only_an_outage_counts_as_one(cause: Exception, away: bool) -> None:
+    error = OperationalError()
+    error.__cause__ = cause
+    assert is_away(error) == away
+    assert is_away(InterfaceError("connection already closed"))
+    assert not is_away(ValueError())
