@@ -1,16 +1,11 @@
-"""Reading the documents that users write (JSON or YAML) into pydantic models, with one-line errors."""
+"""What documents hold: the types of their fields, and reading one into its model, with one-line errors."""
 
 import difflib
-import errno
-import json
 import math
 import re
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from engine.errors import InputError
@@ -70,93 +65,6 @@ class Document(BaseModel):
 
 
 D = TypeVar("D", bound=BaseModel)
-
-
-def load_document(source: str | Path) -> Any:
-    """Return the JSON or YAML value in the file `source`, or on standard input where it is ``-``.
-
-    Raises
-    ------
-    InputError
-        The file is missing or unreadable, or its text is neither JSON nor YAML.
-    """
-    try:
-        text = _standard_input() if str(source) == "-" else Path(source).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError("FILE", str(source), "cannot be read (not UTF-8 text)") from None
-    except (OSError, ValueError) as error:  # a name with NUL in it is a ValueError
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError("FILE", str(source), f"cannot be read ({reason})") from None
-    return read_document(text, str(source))
-
-
-def _standard_input() -> str:
-    if sys.stdin is None:  # closed by the shell: <&-
-        raise OSError(errno.EBADF, "it is closed")
-    # UTF-8 as in files, whatever the locale says.
-    return sys.stdin.buffer.read().decode("utf-8") if hasattr(sys.stdin, "buffer") else sys.stdin.read()
-
-
-def read_document(text: str, source: str) -> Any:
-    """Return the JSON or YAML value that `text` is; `source` names it in errors.
-
-    Raises
-    ------
-    InputError
-        The text is neither JSON nor YAML.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_once_each)
-    except json.JSONDecodeError as json_error:
-        where = f"{json_error.msg} at line {json_error.lineno} column {json_error.colno}"
-        return _yaml(text, source, where)
-    except RecursionError:
-        raise InputError("FILE", source, "nested too deeply") from None
-    except InputError:
-        raise
-    except ValueError as error:  # an integer of more digits than Python reads
-        raise InputError("FILE", source, f"not readable: {str(error).partition(';')[0]}") from None
-
-
-def _once_each(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """An object of `pairs`; a field that is there twice is an error, as one of the two would be lost."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(str(twice), made[twice], "is given twice; give it once")
-    return made
-
-
-# What PyYAML lets through: a date that is none, an integer too long, a tag that the value does not fit.
-BAD_VALUES = (ValueError, LookupError, TypeError, AttributeError)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which, as in JSON here, no field may be given twice (merge keys `<<` may be overridden)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        plain = [(key, value) for key, value in node.value if key.tag == "tag:yaml.org,2002:str"]
-        _once_each([(key.value, value.start_mark.line + 1) for key, value in plain])
-        return super().construct_mapping(node, deep)
-
-
-def _yaml(text: str, source: str, json_problem: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise InputError("FILE", source, "nested too deeply") from None
-    except InputError:
-        raise
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = json_problem
-        if mark is not None and text.lstrip()[:1] not in ("{", "["):  # it was not meant to be JSON
-            what = getattr(error, "problem", error)
-            problem = f"{what} at line {mark.line + 1} column {mark.column + 1}"
-        raise InputError("FILE", source, f"not JSON or YAML: {problem}") from None
-    except BAD_VALUES as error:
-        raise InputError("FILE", source, f"not readable: {str(error).partition(';')[0]}") from None
 
 
 def parse(model: type[D], data: Any, *, at: str = "") -> D:

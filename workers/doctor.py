@@ -5,7 +5,6 @@ from a file that is written to the disk and taken away again.
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import resource
@@ -24,12 +23,13 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from engine import __version__
+from engine.documents import read_json, read_json_file
 from engine.errors import InputError
 from engine.versions import remedy, series
 from workers import clock, hardware
 from workers.agent import connect
 from workers.config import AgentConfig, from_environment
-from workers.join import env_file, read_environment, site_address
+from workers.join import MOST_ANSWER, env_file, read_environment, site_address
 
 LEAST_PYTHON = (3, 11)
 # (warn below, fail below)
@@ -281,7 +281,7 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
 def _version(client: "redis.Redis", config: AgentConfig) -> Line:
     found = client.get(config.site_key)
     try:
-        site = str(json.loads(found)["version"]) if found else ""
+        site = str(read_json(found)["version"]) if found else ""
     except (ValueError, KeyError, TypeError):
         site = ""
     if not site:
@@ -331,7 +331,7 @@ def _site(url: str) -> Iterable[Line]:
     address = url.rstrip("/") + "/readyz"
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:
-            json.load(answer)
+            read_json_file(answer, most_bytes=MOST_ANSWER)
         yield _line("site", "ok", f"{address}: ready")
     except urllib.error.HTTPError as error:
         todo = _not_ready(error) or "see the site's log"
@@ -345,7 +345,7 @@ def _site(url: str) -> Iterable[Line]:
 def _not_ready(answer: urllib.error.HTTPError) -> str:
     """The parts of the site that are not well, as its /readyz names them; empty where it names none."""
     try:
-        body = json.load(answer)
+        body = read_json_file(answer, most_bytes=MOST_ANSWER)
     except (OSError, ValueError, HTTPException):
         return ""
     checks = body.get("checks") if isinstance(body, dict) else None

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from engine.documents import read_json_file
 from engine.errors import InputError
 from workers.config import NAME
 
 JOIN_PATH = "/api/v1/nodes/join/"
 PATIENCE_S = 15.0
+MOST_ANSWER = 1 << 20  # bytes of an answer of the site, or of who answers in its place
 _VARIABLE = re.compile(r"MERIDIAN_[A-Z_]{1,40}")
 
 
@@ -79,7 +81,7 @@ def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            found = json.load(answer)
+            found = read_json_file(answer, most_bytes=MOST_ANSWER)
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from None
     except (OSError, ValueError) as error:
@@ -144,7 +146,7 @@ def read_environment(path: Path) -> dict[str, str]:
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> InputError:
     try:
-        said = json.load(error)
+        said = read_json_file(error, most_bytes=MOST_ANSWER)
         reason, todo = str(said["reason"]), str(said.get("remedy") or "")
         field = str(said.get("field") or "the site refuses")
         value = said.get("value")

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from engine.documents import read_json_file
 from engine.job.events.training import Rank, RankState
 
 log = logging.getLogger(__name__)
@@ -171,7 +172,8 @@ def _start_time(pid: int | None) -> float | None:
 
 def _read(path: Path) -> dict[str, RunRecord]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = read_json_file(file)
         return {
             run: RunRecord(
                 generation=record["generation"],

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from engine.documents import read_json
 from engine.errors import InputError
 from engine.job.events.base import Emit
 from engine.job.events.event import Event
@@ -243,7 +243,7 @@ class RankSupervisor:
         """Say so to the run that a broken spec belongs to, as far as it can be told."""
         log.error("a launch spec was refused: %s", reason)
         try:
-            values = json.loads(text)
+            values = read_json(text)
             events = [
                 Rank(
                     run=values["run"],

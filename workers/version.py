@@ -1,12 +1,12 @@
 """Refuses to start an agent with a site of another version."""
 
-import json
 import logging
 from collections.abc import Callable
 
 import redis
 
 from engine import __version__
+from engine.documents import read_json
 from engine.errors import InputError
 from engine.versions import remedy, series
 from workers.config import AgentConfig
@@ -33,7 +33,7 @@ def _site_version(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) 
     try:
         with connect(config.broker_url) as client:
             found = client.get(config.site_key)
-        return str(json.loads(found)["version"]) if found else ""
+        return str(read_json(found)["version"]) if found else ""
     except (redis.RedisError, OSError) as error:
         log.warning("the site's version is not known: %s", error)
     except (ValueError, KeyError, TypeError):

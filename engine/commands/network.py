@@ -8,8 +8,9 @@ import click
 
 from engine.commands.files import folder, write_json
 from engine.commands.tables import number, render
+from engine.documents import load_document
 from engine.errors import InputError
-from engine.inputs import load_document, parse
+from engine.inputs import parse
 from engine.plan.network.design import PARTS, design
 from engine.plan.network.matrix import write_matrix
 from engine.plan.network.request import NetworkRequest

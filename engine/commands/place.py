@@ -8,7 +8,8 @@ import click
 
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.tables import number, render
-from engine.inputs import load_document, parse
+from engine.documents import load_document
+from engine.inputs import parse
 from engine.plan.placement.request import PlacementRequest
 from engine.plan.placement.result import Placement
 

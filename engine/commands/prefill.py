@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from engine.commands.tables import number, render
+from engine.documents import load_document
 from engine.errors import Infeasible, InputError
-from engine.inputs import load_document, parse
+from engine.inputs import parse
 from engine.prefill.replay import Quantiles, ReplayResult, replay
 from engine.prefill.request import ReplayRequest
 

@@ -13,8 +13,9 @@ from pydantic import Field, model_validator
 
 from engine.cluster import tcp
 from engine.commands.tables import number, render
+from engine.documents import load_document
 from engine.errors import InputError
-from engine.inputs import Count, Document, NonNegative, Positive, load_document, parse
+from engine.inputs import Count, Document, NonNegative, Positive, parse
 from engine.run.link_rates import LinkRates, emulated_link, listen, measure
 from engine.transport import Address, LinkShape, TransportError
 

@@ -6,8 +6,9 @@ import sys
 import click
 
 from engine.commands.tables import number, render
+from engine.documents import load_document
 from engine.errors import Infeasible
-from engine.inputs import load_document, parse
+from engine.inputs import parse
 from engine.serve.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill, rounds
 from engine.train.profiling import NAMES, ProfileRequest, StageTimes, profile_stage
 

@@ -13,8 +13,9 @@ from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder
 from engine.commands.reports import write_result
+from engine.documents import load_document
 from engine.errors import InputError
-from engine.inputs import load_document, parse
+from engine.inputs import parse
 from engine.schedule import Schedule
 from engine.schedule.registry import NAMES, name_of
 from engine.schedule.scenario import POLICIES, Scenario

@@ -8,7 +8,8 @@ import click
 
 from engine.commands.files import folder, write_json
 from engine.commands.tables import number, render
-from engine.inputs import load_document, parse
+from engine.documents import load_document
+from engine.inputs import parse
 from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest

@@ -10,7 +10,8 @@ import click
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.tables import render
-from engine.inputs import load_document, parse
+from engine.documents import load_document
+from engine.inputs import parse
 from engine.schedule.registry import name_of
 from engine.simulate import SweepDocument, SweepRow, sweep
 

@@ -15,8 +15,9 @@ from typing import IO, Any
 import click
 
 from engine.commands.files import folder, write_json
+from engine.documents import load_document
 from engine.errors import InputError
-from engine.inputs import load_document, parse
+from engine.inputs import parse
 from engine.job.adapt.sentences import described
 from engine.job.checkpoint.manifest import resumed
 from engine.job.checkpoint.place import open_place

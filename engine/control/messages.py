@@ -1,6 +1,5 @@
 """Messages of a control channel: documents that are told apart by their `kind`, one JSON object a line."""
 
-import json
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from engine.control.errors import ChannelLost
+from engine.documents import read_json
 from engine.inputs import FORGETFUL, Document
 
 
@@ -38,12 +38,12 @@ class Messages(Generic[M]):
             There is no such message. The text does not quote the line: prompts are in some.
         """
         try:
-            message: M | Beat = self._adapter.validate_python(json.loads(line))
+            message: M | Beat = self._adapter.validate_python(read_json(line))
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise ChannelLost(f"an invalid message ({first['type']} at {where or 'its top'})") from None
-        except (ValueError, RecursionError):
+        except ValueError:
             raise ChannelLost("an invalid message (no JSON)") from None
         return message
 

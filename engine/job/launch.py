@@ -5,6 +5,7 @@ import secrets
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.devices import CUDA
@@ -104,7 +105,7 @@ class LaunchSpec:
     def from_json(cls, text: str) -> "LaunchSpec":
         """The inverse of :meth:`to_json`. Raises InputError where the text is not a launch spec."""
         try:
-            values = json.loads(text)
+            values = read_json(text)
             job = parse(TrainJob, values.pop("job"), at="job")
             ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
             disturbance = _disturbance(values.pop("disturbance", {}))
@@ -116,7 +117,9 @@ class LaunchSpec:
                 disturbance=disturbance,
                 ports=None if ports is None else _port_range(ports),
             )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
             raise InputError(
                 "spec", str(error), "must be a launch spec as LaunchSpec.to_json writes it"
             ) from None

@@ -1,6 +1,5 @@
 """The document of `meridian prefill replay FILE`."""
 
-import json
 import math
 from collections.abc import Iterator
 from functools import cached_property
@@ -9,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from engine.documents import MOST_LINES_BYTES, read_json, read_text, unreadable
 from engine.errors import Infeasible, InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
 from engine.prefill.bubbles import TrainingPattern, of_spans, of_timeline
@@ -203,13 +203,12 @@ class ReplayRequest(Document):
 def _read_spans(source: str) -> tuple[list[Span], float | None]:
     """Spans of a file, and the ms of their unit where the kind of file tells."""
     try:
-        text = Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError("bubbles.timeline", source, f"cannot be read ({reason})") from None
+        text = read_text(Path(source))
+    except (OSError, ValueError) as error:
+        raise InputError("bubbles.timeline", source, f"cannot be read ({unreadable(error)})") from None
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+        whole = read_json(text, most_bytes=MOST_LINES_BYTES)
+    except ValueError:
         whole = None
     if isinstance(whole, dict) and "spans" in whole:
         return list(_spans(enumerate(whole["spans"]))), None
@@ -219,8 +218,8 @@ def _read_spans(source: str) -> tuple[list[Span], float | None]:
 
 def _json(i: int, line: str) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return read_json(line)
+    except ValueError:
         raise InputError(f"bubbles.timeline[{i}]", line, "must be a span as a JSON object") from None
 
 

@@ -6,7 +6,6 @@ in ms, input_length, output_length, hash_ids).
 """
 
 import csv
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.documents import read_json, read_text, unreadable
 from engine.errors import InputError
 
 # Excerpts that the product ships.
@@ -74,9 +74,9 @@ def _lines(source: str) -> list[str]:
         text = files("engine").joinpath(f"data/prefill/{SHIPPED[source]}").read_text(encoding="utf-8")
     else:
         try:
-            text = Path(source).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            text = read_text(Path(source))
+        except (OSError, ValueError) as error:
+            reason = unreadable(error)
             allowed = f"cannot be read ({reason}); a file, or shipped: {', '.join(SHIPPED)}"
             raise InputError("trace", source, allowed) from None
     return [line for line in text.splitlines() if line.strip()]
@@ -99,8 +99,8 @@ def _mooncake(lines: list[str]) -> Iterator[tuple[float, int]]:
     for i, line in enumerate(lines):
         at = f"trace[{i}]"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = read_json(line)
+        except ValueError:
             raise InputError(at, line, "must be one JSON object per line") from None
         if not isinstance(row, dict):
             raise InputError(at, row, "must be one JSON object per line")

@@ -27,6 +27,7 @@ from engine.control.errors import TransportError
 from engine.control.handshake import Greeting, Identity
 from engine.control.identity import identity_of
 from engine.control.listening import listen
+from engine.documents import read_json_file
 from engine.inputs import Document
 from engine.job.events.base import BaseEvent
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
@@ -292,7 +293,8 @@ def where(error: BaseException) -> str:
 def _ends(folder: Path) -> frozenset[int]:
     for name in (GENERATION, "config.json"):
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads((folder / name).read_text(encoding="utf-8"))
-            if "eos_token_id" in found:
+            with (folder / name).open("rb") as file:
+                found = read_json_file(file)
+            if isinstance(found, dict) and "eos_token_id" in found:
                 return ends_of(found["eos_token_id"])
     return frozenset()

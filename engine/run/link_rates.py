@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from engine.documents import read_json
 from engine.transport import Address, Endpoint, LinkShape, Peer, Receive, TransportError
 
 PINGS = 9
@@ -19,6 +20,7 @@ LISTENER = 0  # its rank; the measuring side is rank 1, 2, … in turn, once per
 FIRST_BYTES, MOST_BYTES = 256 << 10, 16 << 20
 LONG_ENOUGH_S = 0.01  # a message that takes less is made larger: handling it must not be what takes the time
 IN_FLIGHT, POSTED = 4, 12
+MOST_SAID = 64  # bytes of a number or a truth value that the other side says
 WARM_UP = 0.3  # share of the time for which a real TCP connection is still growing its window
 ENOUGH = 1.05  # more connections that give less than this much more end the measurement
 _DATA, _PING, _PONG, _SENT, _RATE = range(5)
@@ -149,7 +151,7 @@ def _ping(endpoint: Endpoint, number: int, patience_s: float) -> float:
     there = endpoint.send(LISTENER, (_PING, number), b"?")
     back.wait(patience_s)
     there.wait(patience_s)
-    return back.arrived - there.start - float(json.loads(bytes(back.buffer)))
+    return back.arrived - there.start - float(read_json(bytes(back.buffer), most_bytes=MOST_SAID))
 
 
 def _blast(endpoint: Endpoint, seconds: float, patience_s: float) -> float:
@@ -171,7 +173,7 @@ def _blast(endpoint: Endpoint, seconds: float, patience_s: float) -> float:
         send.wait(patience_s)
     endpoint.send(LISTENER, (_SENT, 0), json.dumps(number).encode())
     answer.wait(patience_s)
-    return float(json.loads(bytes(answer.buffer)))
+    return float(read_json(bytes(answer.buffer), most_bytes=MOST_SAID))
 
 
 def _answer(endpoint: Endpoint, peer: int) -> bool:
@@ -188,7 +190,7 @@ def _answer(endpoint: Endpoint, peer: int) -> bool:
         posted.append(endpoint.post_receive(peer, (_DATA, len(arrivals) + len(posted))))
     endpoint.send(peer, (_RATE, 0), json.dumps(steady_rate(arrivals)).encode())
     more.wait()
-    return bool(json.loads(bytes(more.buffer)))
+    return bool(read_json(bytes(more.buffer), most_bytes=MOST_SAID))
 
 
 def _is_over(done: Receive, arrived: int) -> bool:
@@ -216,7 +218,7 @@ def _until_next(
 
 def _value(receive: Receive) -> Any:
     receive.wait()
-    return json.loads(bytes(receive.buffer))
+    return read_json(bytes(receive.buffer), most_bytes=MOST_SAID)
 
 
 def steady_rate(arrivals: Iterable[tuple[float, int]]) -> float:

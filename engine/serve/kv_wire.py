@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from engine.control.errors import TransportError
+from engine.documents import read_json
 from engine.transport.tls import TlsContexts
 
 MAGIC = 0x4D4B  # "MK"
@@ -81,8 +82,8 @@ def receive_frame(
 
 def _object(text: memoryview) -> Frame:
     try:
-        header = json.loads(bytes(text))
-    except (ValueError, RecursionError):
+        header = read_json(bytes(text), most_bytes=MOST_JSON_BYTES)
+    except ValueError:
         header = None
     if not isinstance(header, dict):
         raise KvTransferError("a frame's header is no JSON object")

@@ -1,12 +1,12 @@
 """Text to ids and back for a served model: by the checkpoint's tokenizer.json, else byte by byte."""
 
 import codecs
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.documents import read_json_file
 from engine.errors import InputError
 from engine.prefill.messages import Turn
 
@@ -141,8 +141,9 @@ class _HubPieces:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with path.open("rb") as file:
+            found = read_json_file(file)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -3,7 +3,6 @@
 A stage opens only the files that hold tensors of its own, and reads nothing else from them.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine.documents import read_json_file
 from engine.errors import InputError
 from engine.job.prefill.config import LlamaConfig
 from engine.nn.model import layers_of_places
@@ -180,7 +180,8 @@ def _places(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
         yield from ((name, SINGLE) for name in names)
         return
     try:
-        place_of = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        with (folder / INDEX).open("rb") as index:
+            place_of = read_json_file(index)["weight_map"]
         for name in names:
             file = place_of.get(name)
             if file is None:

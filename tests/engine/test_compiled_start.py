@@ -6,7 +6,8 @@ import sys
 PLAN = """
 import sys
 from pathlib import Path
-from engine.inputs import load_document, parse
+from engine.documents import load_document
+from engine.inputs import parse
 from engine.plan.answer import plan
 from engine.plan.request import PlanRequest
 

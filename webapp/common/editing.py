@@ -6,6 +6,8 @@ from typing import Any
 from django import forms
 from django.db import connection, models
 
+from engine.documents import read_json
+
 BEGAN = "began_from"
 
 
@@ -76,8 +78,8 @@ def overtaken(began: str, now: str, told: str, entered: str) -> str:
 def _object(text: str) -> dict[str, Any]:
     """What the form says it began from; nothing where that is no such text."""
     try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
+        found = read_json(text or "{}")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

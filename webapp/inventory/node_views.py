@@ -1,12 +1,11 @@
 """Pages of nodes: their life from the command to copy until they are drained and revoked."""
 
-import json
 from typing import Any
 
 import redis
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import ValidationError
+from django.core.exceptions import RequestDataTooBig, ValidationError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -14,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from engine.documents import read_document
 from engine.errors import InputError
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require, require_somewhere, visible_or_404
@@ -137,16 +137,25 @@ def node_join(request: HttpRequest) -> JsonResponse:
         answer = _refused("address", "too many attempts within a minute", "wait a minute, then try again")
         answer["Retry-After"] = "60"
         return answer
-    if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JOIN:
-        return _refused("body", f"is larger than {LARGEST_JOIN} bytes", status=413)
     try:
-        return JsonResponse(services.join_node(json.loads(request.body), address=address))
-    except ValueError:
-        return _refused("body", "must be JSON", status=422)
+        asked = _asked(request)
+    except RequestDataTooBig:
+        return _refused("body", f"is larger than {LARGEST_JOIN} bytes", status=413)
+    except InputError as error:
+        return _refused("body", error.allowed, status=422)
+    try:
+        return JsonResponse(services.join_node(asked, address=address))
     except services.JoinRefused as error:
         return _refused(error.field, error.reason, error.remedy, value=error.value, status=error.status)
     except (redis.RedisError, OSError):
         return _refused(*BROKER_SILENT, status=503)
+
+
+def _asked(request: HttpRequest) -> Any:
+    """The JSON of the body. Raises RequestDataTooBig or InputError."""
+    if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JOIN or len(request.body) > LARGEST_JOIN:
+        raise RequestDataTooBig
+    return read_document(request.body.decode(errors="surrogateescape"), "body", as_yaml=False)
 
 
 def _refused(

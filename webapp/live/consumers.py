@@ -9,6 +9,7 @@ import structlog
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncJsonWebsocketConsumer  # type: ignore[import-untyped]
 
+from engine.documents import read_json
 from webapp.live.ingest import group_of, group_of_person
 from webapp.live.selectors import may_still_watch, messages_since, visible_run
 from webapp.live.sharing import picture
@@ -18,6 +19,7 @@ PING_S = 20.0
 TRY_AGAIN = 1011  # close code: something failed on our side
 NOT_FOUND = 4404  # close code: no such run for this user; the client does not try again
 OPENING_S = 0.1  # for a client to say that it comes back, and from where
+MOST_MESSAGE = 1024  # characters of what a client says
 RESYNC_S = 0.5  # a client gets a snapshot at most so often
 
 
@@ -65,6 +67,11 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     def _groups(self) -> tuple[str, str]:
         return group_of(self.run_id), group_of_person(self.scope["user"].pk)
 
+    async def receive(self, text_data: str | None = None, **kwargs: Any) -> None:
+        """Bytes, or nothing at all, are ignored too; the parent would raise an error of ours."""
+        if text_data:
+            await super().receive(text_data=text_data, **kwargs)
+
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         kind = content.get("type") if isinstance(content, dict) else None
         if kind not in ("resync", "since"):
@@ -99,9 +106,9 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
 
     @classmethod
     async def decode_json(cls, text_data: str) -> Any:
-        """What is no JSON is ignored like any other unknown message."""
+        """What is no JSON, or too long, is ignored like any other unknown message."""
         try:
-            return await super().decode_json(text_data)
+            return read_json(text_data, most_bytes=MOST_MESSAGE)
         except ValueError:
             return None
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from django import forms
 
+from engine.documents import read_document
 from engine.errors import InputError
-from engine.inputs import parse, read_document
+from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import PlacementRequest

@@ -1,6 +1,5 @@
 """The API under /v1/. A prompt that comes in is counted and forgotten: it is neither stored nor logged."""
 
-import json
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -8,6 +7,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
+from engine.documents import read_json
 from engine.inputs import whole
 from engine.prefill.messages import context_exceeded
 from engine.prefill.placement import Refusal
@@ -132,10 +132,10 @@ def unlogged(response: HttpResponse) -> HttpResponse:
 def _document(request: HttpRequest) -> dict[str, Any]:
     """The JSON object of the request. Errors say what is wrong with it, never what stands in it."""
     try:
-        asked = json.loads(request.body)
+        asked = read_json(request.body)
     except RequestDataTooBig:
         raise ApiError(413, "request_too_large", "The request's body is too large.") from None
-    except (ValueError, RecursionError, UnreadablePostError):
+    except (ValueError, UnreadablePostError):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
     if not isinstance(asked, dict):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.")

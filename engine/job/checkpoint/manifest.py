@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import xxhash
 from pydantic import Field
 
+from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
 from engine.job.checkpoint.place import MANIFEST, Place, open_place, split
@@ -172,7 +173,7 @@ class Checkpoint:
     def _read_manifest(self) -> Manifest:
         where = self.where
         try:
-            fields = json.loads(self.place.read(self.name, MANIFEST))
+            fields = read_json(self.place.read(self.name, MANIFEST))
             checksum = fields.pop("xxh3")
         except OSError as error:
             raise Torn(self._field, where, f"{MANIFEST} cannot be read ({error})") from None

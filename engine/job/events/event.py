@@ -16,6 +16,7 @@ from engine.job.events.node import NodeEvent
 from engine.job.events.prefill import PrefillEvent
 from engine.job.events.training import TrainingEvent
 
+MOST_BYTES = 8 << 20  # of an event as JSON
 Event = TrainingEvent | IncidentEvent | PrefillEvent | NodeEvent | Gpus
 KINDS: dict[str, type[BaseEvent]] = {cls.model_fields["kind"].default: cls for cls in get_args(Event)}
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(
@@ -29,8 +30,11 @@ def from_json(text: str | bytes) -> Event:
     Raises
     ------
     ValueError
-        It is none; the message names the kind, the first field that is wrong and what is wrong with it.
+        It is none, or too long; the message names the kind, the first field that is wrong and what is wrong
+        with it.
     """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
     try:
         return _ADAPTER.validate_json(text)
     except ValidationError as error:

@@ -1,11 +1,11 @@
 """config.json of a Hugging Face Llama checkpoint; other models are refused by name."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.documents import read_json_file
 from engine.errors import InputError
 from engine.inputs import Count, Flag, Number, Positive, parse
 
@@ -98,10 +98,11 @@ def read_config(folder: Path) -> LlamaConfig:
     """
     path = folder / CONFIG
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = read_json_file(file)
     except OSError as error:
         raise InputError("checkpoint", str(folder), f"{CONFIG} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError("checkpoint", str(folder), f"{CONFIG} is not JSON") from None
     if not isinstance(data, dict):
         raise InputError("checkpoint", str(folder), f"{CONFIG} must hold an object")

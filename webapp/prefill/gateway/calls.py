@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Number, Whole, parse
 from engine.prefill.messages import Sampling, Turn, Verbatim
@@ -177,8 +178,8 @@ class CompletionCall:
 def document(body: bytes) -> dict[str, Any]:
     """The JSON object that `body` is. Raises ApiError."""
     try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
+        given = read_json(body)
+    except ValueError:
         raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
     if not isinstance(given, dict):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.")
