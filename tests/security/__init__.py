@@ -1,0 +1,1 @@
+"""Attacks on a site, each of which must bounce; docs/security.md names them."""

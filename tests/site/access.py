@@ -16,7 +16,7 @@ from tests.site.tenancies import ask, give_key, grant
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
-from webapp.inventory.services import record_measurement
+from webapp.inventory.services import offer_join, record_measurement
 from webapp.jobs.models import Run
 from webapp.live.models import SpanBatch
 from webapp.live.services import keep_range
@@ -62,6 +62,8 @@ TEAM_OPERATORS = outcomes(tenant="404", viewer="403", operator="ok", admin="ok",
 TEAM_ADMINS = outcomes(tenant="404", viewer="403", operator="403", admin="ok", stranger="404")
 # People and teams: to who does not administer them they do not exist.
 HIDDEN = outcomes(tenant="404", viewer="404", operator="404", admin="ok", stranger="404")
+# Join commands: to who does not operate the team's nodes they do not exist.
+TOKENS = outcomes(tenant="404", viewer="404", operator="ok", admin="ok", stranger="404")
 # The tenant's own: it and the readers of the team see it; admins decide; only the tenant asks and has keys.
 OWN = outcomes(tenant="ok", viewer="ok", operator="ok", admin="ok", stranger="404")
 OWN_ADMINS = outcomes(tenant="403", viewer="403", operator="403", admin="ok", stranger="404")
@@ -106,6 +108,11 @@ def computed(world: World) -> Args:
 
 def node(world: World) -> Args:
     return {"pk": world.nodes[0].pk}
+
+
+def join_token(world: World) -> Args:
+    offer_join(world.users["admin"], world.nodes[0])
+    return {"pk": world.nodes[0].join_tokens.get().pk}
 
 
 def link(world: World) -> Args:
@@ -245,6 +252,8 @@ ACCESS: dict[str, Access] = {
     "inventory:node-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
     "inventory:node-reach": Access(get=READERS),
     "inventory:node-join-command": Access(get=TEAM, post=TEAM_ADMINS, args=node),  # of one that has joined
+    "inventory:join-list": Access(get=OPERATORS, post=OPERATORS),
+    "inventory:join-revoke": Access(get=TOKENS, post=TOKENS, args=join_token),
     "inventory:node-waiting": Access(get=TEAM, args=node),
     "inventory:node-enrol": Access(post=TEAM_ADMINS, args=node),
     "inventory:node-revoke": Access(post=TEAM_ADMINS, args=node),

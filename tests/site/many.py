@@ -20,7 +20,7 @@ from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
 from webapp.computations import liveness
 from webapp.computations.models import Beat, Computation, ComputationState
-from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
+from webapp.inventory.models import DataCenter, Device, GpuPool, JoinToken, LinkMeasurement, Node, WanLink
 from webapp.jobs.models import (
     TERMINAL,
     CheckpointStatus,
@@ -116,6 +116,19 @@ def nodes(world: World, numbers: range) -> None:
             last_seen=heard.get(i % 40, soon),
             version="0.1.0",
             seen_gpus=(8, 4, 16)[i % 3],
+        )
+        for i in numbers
+    )
+
+
+def join_tokens(world: World, numbers: range) -> None:
+    """One of the world's first node each: commands are made one after the other, but lists must bear many."""
+    JoinToken.objects.bulk_create(
+        JoinToken(
+            node=world.nodes[0],
+            token_sha256=f"{i:064}",
+            created_by=world.users["admin"],
+            expires_at=timezone.now() + timedelta(hours=12),
         )
         for i in numbers
     )
@@ -557,6 +570,7 @@ FILLERS: tuple[Callable[[World, range], None], ...] = (
     computations,  # first: they ask about the data centres that there are
     datacenters,
     nodes,
+    join_tokens,
     links,
     plans,
     runs,

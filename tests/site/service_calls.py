@@ -36,11 +36,12 @@ from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
+from webapp.accounts.services.invitations import revoke_invitations_of
 from webapp.computations import services as computations
 from webapp.computations.models import Computation
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
-from webapp.inventory.services.nodes import give_credentials
+from webapp.inventory.services.nodes import give_credentials, void_tokens
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, MarkLevel, Priority, Run, Status
@@ -181,6 +182,11 @@ def lost_first(w: World) -> Callable[[], Any]:
     return partial(jobs.settle_move, run)
 
 
+def join_token(w: World) -> Any:
+    inventory.offer_join(admin(w), w.nodes[0])
+    return w.nodes[0].join_tokens.get()
+
+
 def joining(w: World) -> Callable[[], Any]:
     token = inventory.offer_join(admin(w), w.nodes[0])
     body = {"token": token, "version": __version__, "host": "10.0.0.1"}
@@ -267,6 +273,9 @@ CALLS: dict[str, Prepare] = {
     "accounts.invite": lambda w: partial(
         accounts.invite, admin(w), w.team, email="new@example.org", role=Role.VIEWER
     ),
+    "accounts.revoke_invitations_of": lambda w: partial(
+        revoke_invitations_of, admin(w), invited(w)[0].invited_by
+    ),
     "accounts.revoke_invitation": lambda w: partial(accounts.revoke_invitation, admin(w), invited(w)[0]),
     "accounts.accept_invitation": lambda w: partial(
         accounts.accept_invitation, invited(w)[1], w.users["stranger"]
@@ -300,6 +309,7 @@ CALLS: dict[str, Prepare] = {
     "inventory.revoke_node": lambda w: partial(inventory.revoke_node, admin(w), w.nodes[0]),
     "inventory.offer_join": lambda w: partial(inventory.offer_join, admin(w), w.nodes[0]),
     "inventory.join_node": joining,
+    "inventory.revoke_join": lambda w: partial(inventory.revoke_join, operator(w), join_token(w)),
     "inventory.give_credentials": lambda w: partial(give_credentials, admin(w), w.nodes[0]),
     "inventory.drain": lambda w: partial(inventory.drain, operator(w), w.nodes[0]),
     "inventory.resume": resuming,
@@ -424,6 +434,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     "computations.requeue_lost": (lambda w: partial(computations.requeue_lost), "keeps house: lost messages"),
     "computations.say_alive": (lambda w: partial(computations.say_alive, claimed(w)), "a worker's heartbeat"),
     # accounts
+    "inventory.void_tokens": (
+        lambda w: partial(void_tokens, join_token(w).node),
+        "a step of other services, which write the row",
+    ),
     "accounts.drop_sessions": (
         lambda w: partial(accounts.drop_sessions, operator(w)),
         "a step of other services, which write the row",
@@ -546,6 +560,7 @@ READS: dict[str, str] = {
     "accounts.open_invitation": "the invitation of a token",
     "accounts.keep_an_admin": "refuses what would leave a team without an admin",
     "inventory.team_of": "whose a thing is",
+    "inventory.lock_node": "locks a node",
     "inventory.checked_hardware": "checks what an agent says",
     "inventory.blocked_by": "why a thing cannot be deleted",
     "inventory.set_broker_user": "tells the broker what the database says",

@@ -5,11 +5,12 @@ from typing import Any
 import django_filters as filters
 import django_tables2 as tables
 from django.db.models import Q, QuerySet
+from django.urls import reverse
 from django.utils.html import format_html
 
 from engine.versions import series
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
-from webapp.inventory.models import DataCenter, Device, Node, NodeState
+from webapp.inventory.models import DataCenter, Device, JoinToken, Node, NodeState
 
 FURTHER_STATES = (("draining", "Draining"), ("version", "Another version"), ("apart", "Not joined"))
 
@@ -76,6 +77,27 @@ class NodeTable(Table):
         )
 
 
+class JoinTokenTable(Table):
+    """Join commands that still work. None shows its token: the site has only a hash of it."""
+
+    node = tables.LinkColumn("inventory:node-detail", args=[tables.A("node_id")], order_by=("node__name",))
+    created_by = tables.Column("Made by", order_by=("created_by__username",), default="Meridian")
+    created_at = TimeColumn("Made", style="ago")
+    expires_at = TimeColumn("Valid until", style="minute")
+    revoke = tables.Column("Action", empty_values=(), orderable=False)
+
+    narrow = ("node", "created_by", "revoke")
+
+    class Meta(Table.Meta):
+        model = JoinToken
+        fields = ("node", "created_by", "created_at", "expires_at", "revoke")
+        order_by = "-created_at"
+
+    def render_revoke(self, record: JoinToken) -> str:
+        url = reverse("inventory:join-revoke", args=[record.pk])
+        return format_html('<a href="{}">Revoke…</a>', url)
+
+
 def draining_mark() -> str:
     """A second state, in addition to the first: the node gets no more work."""
     return state("stopping", "Draining")
@@ -109,3 +131,14 @@ class NodeFilterSet(filters.FilterSet):
         if value == "apart":
             return queryset.filter(acl_sha256="")
         return queryset.in_state(value)
+
+
+class JoinTokenFilterSet(filters.FilterSet):
+    q = filters.CharFilter(method="find", label="Find")
+
+    class Meta:
+        model = JoinToken
+        fields = ["q"]
+
+    def find(self, queryset: Any, name: str, value: str) -> Any:
+        return queryset.filter(Q(node__name__icontains=value) | Q(created_by__username__icontains=value))

@@ -2,12 +2,15 @@
 
 from django.urls import path
 
+from webapp.inventory import join_views
 from webapp.inventory import node_views as views
 
 urlpatterns = [
     path("nodes/", views.nodes.list, name="node-list"),
     path("nodes/new/", views.node_create, name="node-create"),
     path("nodes/reach/", views.node_reach, name="node-reach"),
+    path("nodes/join-commands/", join_views.join_list, name="join-list"),
+    path("nodes/join-commands/<int:pk>/revoke/", join_views.join_revoke, name="join-revoke"),
     path("nodes/<int:pk>/", views.node_detail, name="node-detail"),
     path("nodes/<int:pk>/edit/", views.nodes.edit, name="node-edit"),
     path("nodes/<int:pk>/delete/", views.nodes.delete, name="node-delete"),

@@ -45,7 +45,7 @@ nodes = Pages(
     whole=lambda: Node.objects.select_related("dc__team", "pool"),
     table=NodeTable,
     filter=NodeFilterSet,
-    actions=(("inventory:node-reach", "Reachability"),),
+    actions=(("inventory:node-reach", "Reachability"), ("inventory:join-list", "Join commands")),
 )
 
 
@@ -118,7 +118,7 @@ def _waiting(node: Node) -> dict[str, Any]:
         "token": token,
         "joined": joined,
         "online": heard and node.state == NodeState.ONLINE,
-        "expired": bool(token and not joined and token.is_expired),
+        "expired": not joined and (token is None or token.is_expired),
     }
 
 

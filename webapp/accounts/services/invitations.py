@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from webapp.accounts.models import ADMINS, Invitation, Membership, Role, Team, User
-from webapp.accounts.permissions import require
+from webapp.accounts.permissions import may, require
 from webapp.accounts.services.audit import record
 
 VALID = timedelta(days=7)
@@ -61,17 +61,47 @@ def revoke_invitation(actor: Any, invitation: Invitation) -> Invitation:
     require(actor, invitation.team, ADMINS)
     invitation = Invitation.objects.select_for_update().get(pk=invitation.pk)
     if not invitation.accepted_at and not invitation.revoked_at:
-        invitation.revoked_at = timezone.now()
-        invitation.save(update_fields=["revoked_at"])
-        after = {"revoked_at": invitation.revoked_at.isoformat()}
-        record(actor, "revoke", invitation, team=invitation.team, before={"revoked_at": None}, after=after)
+        _revoke(actor, invitation)
     return invitation
 
 
+def _revoke(actor: Any, invitation: Invitation, message: str = "") -> None:
+    invitation.revoked_at = timezone.now()
+    invitation.save(update_fields=["revoked_at"])
+    record(
+        actor,
+        "revoke",
+        invitation,
+        team=invitation.team,
+        before={"revoked_at": None},
+        after={"revoked_at": invitation.revoked_at.isoformat()},
+        message=message,
+    )
+
+
+def revoke_invitations_of(actor: Any, user: User, team: Team | None = None) -> int:
+    """Revoke the open invitations that `user` has made, into `team` or into all teams; returns how many.
+
+    Part of services that take from `user` the right to invite.
+    """
+    made = Invitation.objects.open().select_for_update(of=("self",)).filter(invited_by=user)
+    rows = list((made if team is None else made.filter(team=team)).select_related("team"))
+    for invitation in rows:
+        _revoke(actor, invitation, f"{user}, who made it, may not invite any more.")
+    return len(rows)
+
+
 def open_invitation(token: str) -> Invitation | None:
-    """The invitation that `token` opens, while it does."""
+    """The invitation that `token` opens, while it does and whoever made it may invite."""
     found = Invitation.objects.open().filter(token_sha256=token_hash(token))
-    return found.select_related("team", "invited_by").first()
+    invitation = found.select_related("team", "invited_by").first()
+    return invitation if invitation is not None and _still_meant(invitation) else None
+
+
+def _still_meant(invitation: Invitation) -> bool:
+    """Whether who made it is an admin still: nobody gives a right that they do not have."""
+    by = invitation.invited_by
+    return by is None or (by.is_active and may(by, invitation.team, ADMINS))
 
 
 @transaction.atomic
@@ -129,7 +159,7 @@ def join_with_new_account(token: str, *, username: str, password: str, **names: 
 def _take(token: str) -> Invitation:
     """The open invitation of `token`, locked."""
     found = Invitation.objects.select_for_update(of=("self",)).filter(token_sha256=token_hash(token))
-    invitation = found.select_related("team").first()
-    if invitation is None or invitation.state != "open":
+    invitation = found.select_related("team", "invited_by").first()
+    if invitation is None or invitation.state != "open" or not _still_meant(invitation):
         raise ValidationError("This invitation was used, revoked, or is too old. Ask for a new one.")
     return invitation

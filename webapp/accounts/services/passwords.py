@@ -3,13 +3,13 @@
 from typing import Any
 
 from django.contrib.auth.password_validation import validate_password
-from django.contrib.auth.tokens import default_token_generator
 from django.db import transaction
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from webapp.accounts.models import User
 from webapp.accounts.permissions import require_manager
+from webapp.accounts.reset_links import reset_tokens
 from webapp.accounts.services.audit import record
 from webapp.accounts.services.sessions import drop_sessions
 
@@ -45,8 +45,8 @@ def _set(user: User, password: str, keep_session: str | None, verb: str) -> User
 def make_reset_link(actor: Any, user: User) -> tuple[str, str]:
     """A one-time link for setting a new password of `user`: (uid, token) of `accounts:password-set`.
 
-    It works once, for PASSWORD_RESET_TIMEOUT: the token carries a hash of the password that it replaces and
-    of the last login. Nothing of it is kept.
+    It works once, for PASSWORD_RESET_TIMEOUT, and as long as `actor` may manage the account
+    (webapp.accounts.reset_links). Nothing of it is kept.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def make_reset_link(actor: Any, user: User) -> tuple[str, str]:
     """
     require_manager(actor, user)
     record(actor, "reset-link", user, team=None, message="A one-time link for a new password was made.")
-    return urlsafe_base64_encode(force_bytes(user.pk)), default_token_generator.make_token(user)
+    return urlsafe_base64_encode(force_bytes(user.pk)), reset_tokens.make_for(actor, user)
 
 
 @transaction.atomic

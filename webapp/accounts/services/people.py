@@ -8,6 +8,7 @@ from django.db import transaction
 from webapp.accounts.models import Membership, Role, User
 from webapp.accounts.permissions import require_manager
 from webapp.accounts.services.audit import record
+from webapp.accounts.services.invitations import revoke_invitations_of
 from webapp.accounts.services.sessions import drop_sessions
 from webapp.accounts.services.teams import keep_an_admin
 
@@ -50,6 +51,9 @@ def change_profile(user: User, **values: str) -> User:
 def deactivate(actor: Any, user: User) -> User:
     """Switch an account off: it is logged out everywhere and cannot log in. What it did stays.
 
+    Its open invitations are revoked, in all teams. Its join commands, links for new passwords and API keys
+    open nothing while it is off.
+
     Raises
     ------
     PermissionDenied
@@ -60,6 +64,7 @@ def deactivate(actor: Any, user: User) -> User:
     require_manager(actor, user)
     for membership in Membership.objects.filter(user=user, role=Role.ADMIN).select_related("team"):
         keep_an_admin(user, membership.team)
+    revoke_invitations_of(actor, user)
     return _set_active(actor, user, active=False)
 
 

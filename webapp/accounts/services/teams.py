@@ -8,6 +8,7 @@ from django.db import transaction
 from webapp.accounts.models import ADMINS, Membership, Role, Team, User
 from webapp.accounts.permissions import require, require_somewhere
 from webapp.accounts.services.audit import record
+from webapp.accounts.services.invitations import revoke_invitations_of
 from webapp.accounts.services.sessions import close_sockets
 
 
@@ -72,6 +73,8 @@ def rename_team(actor: Any, team: Team, name: str) -> Team:
 def set_role(user: User, team: Team, role: Role, *, actor: Any = None) -> Membership:
     """Give `user` the `role` in `team`, in place of the one they had.
 
+    Who is admin no longer leaves no open invitations behind: they are revoked.
+
     Raises
     ------
     PermissionDenied
@@ -84,6 +87,8 @@ def set_role(user: User, team: Team, role: Role, *, actor: Any = None) -> Member
         raise ValidationError({"role": f"{role!r}: must be one of {', '.join(Role.values)}."})
     if role != Role.ADMIN:
         keep_an_admin(user, team)
+        if not user.is_superuser:
+            revoke_invitations_of(actor, user, team)
     return _give(user, team, role, actor)
 
 
@@ -102,7 +107,7 @@ def _give(user: User, team: Team, role: Role, actor: Any) -> Membership:
 
 @transaction.atomic
 def remove_member(actor: Any, membership: Membership) -> None:
-    """Take a member out of a team. The account stays.
+    """Take a member out of a team. The account stays; open invitations that they made are revoked.
 
     Raises
     ------
@@ -116,6 +121,8 @@ def remove_member(actor: Any, membership: Membership) -> None:
         require(actor, team, ADMINS)
     keep_an_admin(user, team)
     membership = Membership.objects.select_for_update().get(pk=membership.pk)
+    if not user.is_superuser:
+        revoke_invitations_of(actor, user, team)
     record(actor, "remove", membership, team=team, before={"role": membership.role})
     membership.delete()
     close_sockets(user)

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET
 
 from webapp.accounts import mail
 from webapp.accounts.forms import NewPasswordForm, ResetMailForm
+from webapp.accounts.reset_links import reset_tokens
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -26,6 +27,7 @@ class PasswordResetView(auth.PasswordResetView):
     email_template_name = "accounts/password_mail.txt"
     subject_template_name = "accounts/password_mail_subject.txt"
     success_url = reverse_lazy("accounts:password-sent")
+    token_generator = reset_tokens
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         if not mail.configured():
@@ -46,6 +48,7 @@ class PasswordSetView(auth.PasswordResetConfirmView):
     form_class = NewPasswordForm
     template_name = "accounts/password_set.html"
     success_url = reverse_lazy("accounts:password-done")
+    token_generator = reset_tokens
 
 
 @require_GET

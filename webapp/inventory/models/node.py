@@ -10,11 +10,11 @@ from django.contrib.postgres.indexes import GinIndex
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from engine.versions import series
-from webapp.accounts.models import Team
+from webapp.accounts.models import ADMINS, OPERATORS, Membership, Team
 from webapp.common.search import Words
 from webapp.inventory.models.datacenter import DataCenter
 from webapp.inventory.models.limits import NAME, known_address
@@ -221,6 +221,28 @@ def free_ports(host: str, gpus: int, *, but: int | None = None) -> tuple[int, in
     raise ValidationError({"port_from": f"Host {host} has no {size} free ports in a row."})
 
 
+class JoinTokenQuerySet(models.QuerySet["JoinToken"]):
+    def visible_to(self, user: Any) -> JoinTokenQuerySet:
+        """Tokens of the nodes that `user` operates."""
+        return self.filter(node__dc__team__in=Team.objects.with_role(user, OPERATORS))
+
+    def unused(self) -> JoinTokenQuerySet:
+        """Tokens with which nobody has joined; they may have expired."""
+        return self.filter(used_at=None)
+
+    def open(self) -> JoinTokenQuerySet:
+        """Tokens with which a machine can join now.
+
+        A token is worth what its maker may do now: who was demoted, removed or deactivated, or made a token
+        for a node that an admin has given credentials since, no longer lets a machine in.
+        """
+        own = Membership.objects.filter(user=OuterRef("created_by"), team=OuterRef("node__dc__team"))
+        joins = Q(node__acl_sha256="") & Exists(own.filter(role__in=OPERATORS))
+        allowed = Q(created_by__is_superuser=True) | joins | Exists(own.filter(role__in=ADMINS))
+        made = Q(created_by=None) | (Q(created_by__is_active=True) & allowed)
+        return self.unused().filter(made, expires_at__gt=timezone.now())
+
+
 class JoinToken(models.Model):
     """The right to join as a node, once, until it expires. Of the token itself only a hash is kept."""
 
@@ -233,6 +255,8 @@ class JoinToken(models.Model):
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
     used_from = models.GenericIPAddressField(null=True)
+
+    objects = JoinTokenQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at", "-id"]

@@ -7,14 +7,13 @@ from typing import Any
 
 from django.db.models import Count, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce
-from django.utils import timezone
 
 from engine import __version__
 from engine.versions import remedy
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import may
 from webapp.common.work import work
-from webapp.inventory.models import Device, Node, NodeProbe, WanLink, silence
+from webapp.inventory.models import Device, JoinToken, Node, NodeProbe, WanLink, silence
 
 
 def clock_offset_s(node: Node) -> float:
@@ -50,17 +49,22 @@ def nodes_for_lists() -> Any:
     )
 
 
+def open_tokens(user: Any) -> Any:
+    """The join commands that still work, of the nodes that `user` operates."""
+    return JoinToken.objects.visible_to(user).open().select_related("node__dc__team", "created_by")
+
+
 def node_page(user: Any, node: Node) -> dict[str, Any]:
     """What the page of `node` shows."""
-    token = node.join_tokens.first()
+    may_operate = may(user, node.dc.team)
     return {
         "node": node,
-        "may_operate": may(user, node.dc.team),
+        "may_operate": may_operate,
         "may_admin": may(user, node.dc.team, ADMINS),
         "hardware": node.seen_hardware,
         "devices": _devices(node),
         "mismatch": mismatch(node),
-        "token": token if token and not token.used_at and token.expires_at > timezone.now() else None,
+        "tokens": list(open_tokens(user).filter(node=node)) if may_operate else [],
         "site_version": __version__,
         "remedy": remedy(site=__version__, agent=node.version) if node.is_skewed else "",
         "probes": (probes := latest_probes(user, node)),

@@ -3,7 +3,7 @@
 from webapp.inventory.services.blocked import blocked_by
 from webapp.inventory.services.broker import NodeUsers, node_broker_url, sync_acl
 from webapp.inventory.services.drain import DrainRuns, drain, resume
-from webapp.inventory.services.joining import JoinRefused, join_node, offer_join
+from webapp.inventory.services.joining import JoinRefused, join_node, offer_join, revoke_join
 from webapp.inventory.services.links import record_measurement, use_measurement
 from webapp.inventory.services.nodes import enrol_node, record_heartbeat, revoke_node
 from webapp.inventory.services.probes import probe_nodes, record_probe
@@ -30,6 +30,7 @@ __all__ = [
     "record_probe",
     "record_rates",
     "resume",
+    "revoke_join",
     "revoke_node",
     "save",
     "sync_acl",

@@ -20,7 +20,7 @@ from webapp.accounts.models import ADMINS, OPERATORS
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.inventory.models import JoinToken, Node, free_ports
-from webapp.inventory.services.nodes import checked_hardware, give_credentials
+from webapp.inventory.services.nodes import checked_hardware, give_credentials, lock_node, void_tokens
 
 LASTS = timedelta(hours=1)
 PREFIX = "mj-"  # tells a token from other secrets, in logs and in scanners for them
@@ -63,8 +63,9 @@ def offer_join(actor: Any, node: Node) -> str:
     PermissionDenied
         `actor` may not.
     """
+    node = lock_node(node.pk)
     require(actor, node.dc.team, ADMINS if node.is_enrolled else OPERATORS)
-    node.join_tokens.filter(used_at=None).delete()
+    void_tokens(node)
     token = PREFIX + secrets.token_urlsafe(32)
     made = JoinToken.objects.create(
         node=node, token_sha256=_hash(token), created_by=actor, expires_at=timezone.now() + LASTS
@@ -73,6 +74,26 @@ def offer_join(actor: Any, node: Node) -> str:
         actor, "offer-join", node, team=node.dc.team, after={"token_expires_at": made.expires_at.isoformat()}
     )
     return token
+
+
+@transaction.atomic
+def revoke_join(actor: Any, token: JoinToken) -> bool:
+    """Make an unused token worthless; False where it was used or replaced meanwhile.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of the node's team.
+    """
+    node = token.node
+    require(actor, node.dc.team)
+    lock_node(node.pk)
+    gone, _ = JoinToken.objects.unused().filter(pk=token.pk).delete()
+    if gone:
+        expires = {"token_expires_at": token.expires_at.isoformat()}
+        none = {"token_expires_at": None}
+        record(actor, "revoke-join", node, team=node.dc.team, before=expires, after=none)
+    return bool(gone)
 
 
 @transaction.atomic
@@ -128,6 +149,9 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
 
 
 def _good_token(text: str) -> JoinToken:
+    """The open token that `text` is, locked with its node. Raises JoinRefused."""
+    for node in JoinToken.objects.filter(token_sha256=_hash(text)).values_list("node", flat=True):
+        lock_node(node)
     found = (
         JoinToken.objects.select_for_update(of=("self",))
         .select_related("node__dc__team", "node__pool", "created_by")
@@ -136,7 +160,7 @@ def _good_token(text: str) -> JoinToken:
     )
     again, shown = "make a new one on the node's page", f"{text[:7]}…"
     if found is None:
-        reason = "is not known: it was mistyped or replaced by a newer one"
+        reason = "is not known: it was mistyped, revoked, or replaced by newer credentials or a newer one"
         raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
     if found.used_at:
         when = found.used_at.strftime("%H:%M:%S UTC")
@@ -145,6 +169,9 @@ def _good_token(text: str) -> JoinToken:
     if found.expires_at < timezone.now():
         when = found.expires_at.strftime("%Y-%m-%d %H:%M UTC")
         raise JoinRefused(status=403, field="token", value=shown, reason=f"expired at {when}", remedy=again)
+    if not JoinToken.objects.open().filter(pk=found.pk).exists():
+        reason = f"is void: {found.created_by}, who made it, may not let a machine join as this node any more"
+        raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
     return found
 
 

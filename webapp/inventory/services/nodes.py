@@ -22,6 +22,8 @@ LARGEST_HARDWARE = 64 * 1024  # characters of JSON
 def enrol_node(actor: Any, node: Node) -> dict[str, str]:
     """Give `node` new credentials; those it had are void at once, and its connections end.
 
+    Tokens with which a machine could join as the node are void too.
+
     Returns the environment of its agent (workers/config.py). The password is in it, and nowhere else:
     the database keeps a hash.
 
@@ -33,11 +35,27 @@ def enrol_node(actor: Any, node: Node) -> dict[str, str]:
         The broker does not answer; nothing has changed.
     """
     require(actor, node.dc.team, ADMINS)
+    lock_node(node.pk)
     return give_credentials(actor, node)
 
 
+def lock_node(pk: int) -> Node:
+    """The node as it is now, locked until the transaction ends: of two who change its credentials or its
+    tokens, the second sees what the first did."""
+    rows = Node.objects.select_for_update(of=("self",)).select_related("dc__team", "pool")
+    return rows.get(pk=pk)
+
+
+def void_tokens(node: Node) -> int:
+    """Make the unused tokens of `node` worthless; part of services that lock it. Returns how many."""
+    voided, _ = node.join_tokens.unused().delete()
+    return voided
+
+
 def give_credentials(actor: Any, node: Node, message: str = "") -> dict[str, str]:
-    """As `enrol_node`, for whoever has made sure of the right; inside a transaction."""
+    """As `enrol_node`, for whoever has made sure of the right and locked the node; inside a transaction."""
+    if void_tokens(node):
+        message = f"{message} An unused join command no longer works.".strip()
     password = secrets.token_urlsafe(32)
     before = {"enrolled_at": node.enrolled_at and node.enrolled_at.isoformat()}
     node.acl_sha256 = hashlib.sha256(password.encode()).hexdigest()
@@ -70,11 +88,12 @@ def revoke_node(actor: Any, node: Node) -> None:
         The broker does not answer; nothing has changed.
     """
     require(actor, node.dc.team, ADMINS)
+    lock_node(node.pk)
+    void_tokens(node)
     before = {"enrolled_at": node.enrolled_at and node.enrolled_at.isoformat()}
     node.acl_sha256 = ""
     node.enrolled_at = None
     node.save(update_fields=["acl_sha256", "enrolled_at"])
-    node.join_tokens.filter(used_at=None).delete()
     record(actor, "revoke", node, team=node.dc.team, before=before, after={"enrolled_at": None})
     drop_broker_user(node)
 
