@@ -83,7 +83,7 @@ class RankGroup:
             return
         self._stopped = True
         if not self._reported:
-            self._host.kill()  # it imports for seconds and reads no command meanwhile; nothing is lost with it
+            self._host.kill()  # it imports for seconds and reads no command; nothing is lost with it
         self._command(f"stop {grace_s}")
         if not self.wait(grace_s + 5.0):
             self._host.kill()

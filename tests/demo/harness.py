@@ -102,13 +102,27 @@ class Demo:
         return any("log in as admin" in line for line in self.lines)
 
     def tree(self) -> list[psutil.Process]:
-        """The supervisor and every process below it."""
+        """The supervisor and every process below it, and the ranks that outlived their agent."""
         assert self.process
         try:
             top = psutil.Process(self.process.pid)
-            return [top, *top.children(recursive=True)]
+            below = top.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+        shims = [shim for shim in self.shims() if shim not in below]
+        return [top, *below, *shims, *(rank for shim in shims for rank in children(shim, recursive=True))]
+
+    def shims(self) -> list[psutil.Process]:
+        """What stands between the agents and the hosts of ranks; a child of its agent, if that lives."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                line = process.cmdline()
+            except psutil.Error:
+                continue
+            if "workers.shim" in line and any(part.startswith(str(self.var)) for part in line):
+                found.append(process)
+        return found
 
     def pss_mb(self) -> float:
         """Proportional memory of all processes of the product."""
@@ -143,6 +157,14 @@ class Demo:
         _, alive = psutil.wait_procs(family, timeout=5)
         for process in alive:
             process.kill()
+
+
+def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
+    """The processes below one; none where it is gone."""
+    try:
+        return list(process.children(recursive=recursive))
+    except psutil.NoSuchProcess:
+        return []
 
 
 class Client:

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from tests.demo.harness import Client, Demo, run_ids, wait_for
+from tests.demo.harness import Client, Demo, children, run_ids, wait_for
 
 
 @contextmanager
@@ -49,8 +49,9 @@ def family_of(demo: Demo, process: psutil.Process) -> str:
     """web, control, search, beat, ingest, servers, rank or the node's name, from the command line alone."""
     try:
         line = " ".join(process.cmdline())
-        if "workers.agent" in line:
-            return "agent"
+        for name in ("agent", "shim"):
+            if f"workers.{name}" in line:
+                return name
         for name in ("uvicorn", "search@", "celery.*worker", "beat", "ingest", "supervisor"):
             if all(part in line for part in name.split(".*")):
                 return {"uvicorn": "web", "celery.*worker": "control", "search@": "search"}.get(name, name)
@@ -152,15 +153,6 @@ def ended(client: Client, run: str, seconds: float) -> dict[str, Any]:
     return state
 
 
-def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
-    """Rank processes below an agent: what its hosts forked, less prefill coordinators and their decoders."""
-    try:
-        forked = [fork for host in agent.children() for fork in host.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-    return [fork for fork in forked if not _serves(fork)]
-
-
 def _serves(process: psutil.Process) -> bool:
     """Whether it is a coordinator or its decoder: they write to a log of their own."""
     try:
@@ -225,9 +217,10 @@ def gpus_held(demo: Demo) -> int:
 
 
 def rank_processes(demo: Demo) -> list[psutil.Process]:
-    """Rank processes of all agents of the demo."""
-    agents = [process for process in demo.tree() if family_of(demo, process) == "agent"]
-    return [rank for agent in agents for rank in ranks_of(agent) if lives(rank)]
+    """Rank processes of all nodes: what hosts forked, less prefill coordinators and their decoders."""
+    hosts = [host for shim in demo.shims() for host in children(shim)]
+    forked = [fork for host in hosts for fork in children(host, recursive=True)]
+    return [fork for fork in forked if lives(fork) and not _serves(fork)]
 
 
 def all_free(demo: Demo, seconds: float = 60) -> None:

@@ -75,6 +75,20 @@ def test_a_node_speaks_for_its_own_ranks_and_generation_only(run: Any) -> None:
     assert state(run) == ([], 0)
 
 
+def test_a_run_whose_first_rank_is_not_heard_progresses_by_what_others_end(run: Any) -> None:
+    """The agent of its node hangs: an iteration that any other rank has ended needed all of them."""
+    take_in([("mid-1", "1-0", spans_event(run, 2, 4))])
+    run.refresh_from_db()
+    first = run.progressed_at
+    assert first is not None
+    take_in([("mid-1", "2-0", spans_event(run, 2, 4))])  # the same again is no progress
+    run.refresh_from_db()
+    assert (run.progressed_at, run.iteration) == (first, -1)
+    take_in([("mid-1", "3-0", spans_event(run, 3, 4))])
+    run.refresh_from_db()
+    assert run.progressed_at > first
+
+
 def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any) -> None:
     from webapp.live.selectors import snapshot
 

@@ -309,6 +309,20 @@ def test_a_run_that_trains_is_not_failed_for_an_agent_that_hangs(world: Any, nod
     assert "mid-1 in mid has been silent" in run.status_reason
 
 
+@pytest.mark.parametrize(("iteration_ms", "fails"), [(100.0, True), (20_000.0, False)])
+def test_a_long_iteration_is_waited_for_before_a_silent_node_fails_its_run(
+    world: Any, nodes: Nodes, iteration_ms: float, fails: bool
+) -> None:
+    run = running(world, nodes)
+    silent(world, 1, 60)
+    services.record_progress(run, iteration=7)
+    progressed_at = timezone.now() - timedelta(seconds=15)
+    Run.objects.update(progressed_at=progressed_at, predicted={"iteration_ms": iteration_ms})
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert (run.status == Status.FAILED) is fails
+
+
 def test_a_start_is_not_failed_for_time_in_which_the_broker_was_away(world: Any, nodes: Nodes) -> None:
     from webapp.computations import liveness
 

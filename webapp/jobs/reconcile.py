@@ -34,6 +34,7 @@ CHANGING = [
     "stop_after",
     "progressed_at",
 ]
+LATE_ITERATIONS = 3  # as predicted: within so many the next one has ended, or the run does not train
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats
 
 
@@ -133,9 +134,13 @@ def _trouble(run: Run, rank: RankState) -> str:
 def _trains(run: Run) -> bool:
     """Whether `run` has ended an iteration just now: every rank has a part in it, whoever speaks for them.
 
-    An agent that hangs or was paused does not report, while its ranks train on.
+    An agent that hangs or was paused does not report, while its ranks train on. Others report an iteration
+    when it is over, so a long one is waited for.
     """
-    return run.progressed_at is not None and timezone.now() - run.progressed_at < silence()
+    if run.progressed_at is None:
+        return False
+    longest = timedelta(milliseconds=LATE_ITERATIONS * run.predicted.get("iteration_ms", 0.0))
+    return timezone.now() - run.progressed_at < max(silence(), longest)
 
 
 def _awaited(run: Run, rank: RankState) -> bool:

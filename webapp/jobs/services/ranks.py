@@ -154,6 +154,12 @@ def record_progress(run: Run, *, iteration: int) -> None:
 
 
 @transaction.atomic
+def record_ended_iteration(run: Run, iteration: int) -> None:
+    """A rank has ended `iteration`. The first rank has not spoken of it: perhaps it cannot be heard."""
+    Run.objects.filter(pk=run.pk, iteration__lt=iteration).update(progressed_at=timezone.now())
+
+
+@transaction.atomic
 def record_result(run: Run, result: dict[str, Any]) -> None:
     """Keep what the run itself says of its outcome, and of its links."""
     if Run.objects.filter(pk=run.pk, result__isnull=True).update(result=result):

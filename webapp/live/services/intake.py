@@ -349,6 +349,9 @@ def _write(intake: Intake) -> None:
         unique_fields=["run", "iteration"],
         update_fields=ROLLED_UP,
     )
+    newest = dict(sorted((batch.run_id, batch.iteration) for batch in intake.batches))
+    for pk, iteration in newest.items():
+        jobs.record_ended_iteration(intake.runs[pk], iteration)
     logs.store(intake.lines)
     for (pk, rank), lines in intake.lines.items():
         jobs.record_last_line(intake.runs[pk], rank, lines[-1].text)
