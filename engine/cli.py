@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -46,6 +46,14 @@ def added_commands() -> "dict[str, EntryPoint]":
     return {point.name: point for point in found if point.name not in COMMANDS}
 
 
+def _missing(command: str, error: ModuleNotFoundError) -> Exception:
+    """What to say where a package that `command` imports is missing: what to install, or a fault of ours."""
+    if str(error.name).partition(".")[0] in ("engine", "numpy"):
+        return error
+    allowed = f"needs {error.name}, which is not installed: pip install 'meridian[runtime]'"
+    return InputError("command", command, allowed)
+
+
 class LazyGroup(click.Group):
     """Imports a sub-command only when it runs: `meridian simulate` must not pay for torch."""
 
@@ -58,11 +66,30 @@ class LazyGroup(click.Group):
         try:
             module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name]}")
         except ModuleNotFoundError as error:
-            if str(error.name).partition(".")[0] in ("engine", "numpy"):
-                raise
-            allowed = f"needs {error.name}, which is not installed: pip install 'meridian[runtime]'"
-            raise InputError("command", cmd_name, allowed) from None
-        return module.command
+            raise _missing(cmd_name, error) from None
+        command: click.Command = module.command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a sub-command. Some import torch only then: their line in the list of all needs none."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise _missing(str(ctx.invoked_subcommand), error) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of all; one that cannot run here says what it needs."""
+        rows = []
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))  # as click lays it out
+        for name in self.list_commands(ctx):
+            try:
+                found = self.get_command(ctx, name)
+            except InputError as error:
+                rows.append((name, error.allowed))
+            else:
+                rows.append((name, found.get_short_help_str(width) if found else ""))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def _added(self, name: str) -> click.Command | None:
         point = added_commands().get(name)

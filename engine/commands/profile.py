@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,8 +10,10 @@ from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import Infeasible
 from engine.inputs import parse
-from engine.serve.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill, rounds
-from engine.train.profiling import NAMES, ProfileRequest, StageTimes, profile_stage
+
+if TYPE_CHECKING:  # `meridian --help` must not pay for torch: what measures is imported by what it is for
+    from engine.serve.measuring import PrefillProfile
+    from engine.train.profiling import StageTimes
 
 
 @click.command("profile")
@@ -32,6 +35,8 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
     if prefill:
         _prefill(file, as_json)
         return
+    from engine.train.profiling import ProfileRequest, profile_stage
+
     request = parse(ProfileRequest, load_document(file))
     with click.progressbar(range(request.stages), label="stages", file=sys.stderr, hidden=as_json) as stages:
         rows = [profile_stage(request, stage) for stage in stages]
@@ -50,6 +55,8 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
 
 
 def _prefill(file: str, as_json: bool) -> None:
+    from engine.serve.measuring import PrefillProfileRequest, profile_prefill, rounds
+
     request = parse(PrefillProfileRequest, load_document(file))
     with click.progressbar(length=rounds(request), label="rounds", file=sys.stderr, hidden=as_json) as bar:
         profile = profile_prefill(request, report=lambda _: bar.update(1))
@@ -60,7 +67,7 @@ def _prefill(file: str, as_json: bool) -> None:
         click.echo("\n".join(_prefill_lines(profile)))
 
 
-def _prefill_lines(profile: PrefillProfile) -> list[str]:
+def _prefill_lines(profile: "PrefillProfile") -> list[str]:
     """Of each length the times and what the fitted model says; below, the model and its errors."""
     measured = [[f"{row.tokens:,}", number(row.ms, 2), number(row.p95_ms, 2)] for row in profile.rows]
     model = profile.fitted
@@ -77,8 +84,10 @@ def _prefill_lines(profile: PrefillProfile) -> list[str]:
     return [*lines, "", fitted, f"on {left_out.points} lengths not used for the fit: {errors}"]
 
 
-def _lines(rows: list[StageTimes]) -> list[str]:
+def _lines(rows: "list[StageTimes]") -> list[str]:
     """Of each kind of op the median, and next to it the 95th percentile."""
+    from engine.train.profiling import NAMES
+
     kinds = [name for name in NAMES.values() if name in rows[0].times_ms]
     columns = [title for kind in kinds for title in (f"{kind}\nms", "p95\nms")]
     cells = [

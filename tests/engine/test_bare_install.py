@@ -76,6 +76,14 @@ def test_a_command_that_needs_torch_says_what_to_install(bare_python: Path) -> N
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_the_list_of_commands_needs_nothing_else(bare_python: Path) -> None:
+    result = _run(bare_python, "-m", "engine.cli", "--help")
+    assert result.returncode == 0, result.stderr
+    assert {"simulate", "train", "profile"} <= {
+        line.split()[0] for line in result.stdout.splitlines() if line
+    }
+
+
 def test_simulate_runs_in_it(bare_python: Path) -> None:
     result = _run(bare_python, "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(FIG6))
     assert result.returncode == 0, result.stderr
