@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 
-import openai
 import pytest
 
 from tests.demo.harness import Client, Demo, wait_for
@@ -63,6 +62,8 @@ def key_of_a_tenancy(demo: Demo) -> str:
 
 
 def test_bubbles_are_sold_while_the_run_trains(demo: Demo) -> None:
+    import openai  # here: every test process would import it
+
     client = operator_of(demo)
     run = first_run(demo, client, iteration=1, seconds=150)
     coordinators = "select count(*) from live_prefillcoordinator where run_id = %s and state = 'open'"

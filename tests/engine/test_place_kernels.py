@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from engine.plan.placement import kernel_moves, kernel_path
 from engine.plan.placement.kernel_cost import TOTAL, finish_swap, swap, unswap
@@ -32,6 +31,8 @@ def symmetric(rng: np.random.Generator, size: int, kind: str) -> Floats:
 
 def least_bottleneck(costs: Floats) -> float:
     """By bisection over the costs: is there a perfect matching of pairs that cost no more?"""
+    from scipy.optimize import linear_sum_assignment  # here: every test process would import it
+
     values = np.unique(costs)
     low, high = 0, len(values) - 1
     while low < high:

@@ -14,7 +14,6 @@ import torch
 
 from engine.errors import InputError
 from engine.job.launch import LaunchSpec, single_machine
-from engine.nn.tensor_parallel import TpGroup
 from tests.runtime import swap_jobs
 from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, job
@@ -228,6 +227,10 @@ def test_what_does_not_go_together_is_refused_by_field(changes: dict[str, Any], 
 
 @pytest.mark.skipif(torch.distributed.is_nccl_available(), reason="this torch has NCCL")
 def test_a_torch_without_nccl_has_no_ranks_to_a_stage_on_cuda() -> None:
+    from engine.nn.tensor_parallel import (
+        TpGroup,
+    )  # here: its part of torch takes a second of every test process
+
     me = single_machine(job(**TWO_DCS, device="cuda"), run="x", log_dir="").ranks[0]
     with pytest.raises(InputError, match=r"tp: 2.*this build of torch has no NCCL"):
         TpGroup(me, 2, store=None, device=Gpu())

@@ -23,7 +23,6 @@ from engine.job.launch import RankAssignment, single_machine
 from engine.nn.device import CpuDevice
 from engine.nn.model import Chunk, Stage, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
-from engine.nn.tensor_parallel import TpGroup
 from engine.run.host_start import import_ahead
 from engine.train.gradients import Gradients
 from tests.runtime.jobs import job
@@ -132,6 +131,8 @@ def compared(of: TrainJob, tp: OneRank) -> dict[str, Any]:
 
 def be_rank(of: TrainJob, me: RankAssignment, listener: socket.socket, into: str) -> None:
     """Be one rank of a case and write to a file what it found."""
+    from engine.nn.tensor_parallel import TpGroup  # not where tests read CASES: it takes long
+
     torch.set_num_threads(1)
     store = TCPStore(
         "127.0.0.1",

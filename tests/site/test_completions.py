@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2 as httpx
-import openai
 import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
@@ -32,6 +31,9 @@ from webapp.prefill.gateway import batches
 from webapp.prefill.gateway.bodies import InMemory
 from webapp.prefill.models import ApiKey, Outcome, UsageEvent, charge_of
 
+if TYPE_CHECKING:
+    import openai  # tests that use it import it themselves: every test process would
+
 PROMPT = "The quick brown fox, unheard of elsewhere,"
 MODEL = "llama-3-8b"
 LIMIT = 1_500  # tokens a minute
@@ -47,7 +49,7 @@ class Shop:
     key: ApiKey
     secret: str
     coordinator: LiveCoordinator
-    client: openai.OpenAI
+    client: "openai.OpenAI"
     open_coordinator: Callable[..., LiveCoordinator]
 
     def post(self, path: str, body: Any, *, key: str | None = None, **headers: str) -> Any:
@@ -74,6 +76,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PrefillPipeline:
 
 @pytest.fixture
 def shop(transactional_db: Any, model: PrefillPipeline) -> Iterator[Shop]:
+    import openai
+
     from tests.site.world import make_world
 
     for key in (
@@ -192,6 +196,8 @@ def _value(client: Any, key: str) -> str:
 
 
 def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any) -> None:
+    import openai
+
     caplog.set_level(logging.DEBUG)
     ask = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
 
@@ -265,6 +271,8 @@ def test_anothers_request_id_changes_nothing(shop: Shop) -> None:
 
 
 def test_a_coordinator_that_dies_is_said_and_not_charged(shop: Shop) -> None:
+    import openai
+
     ask = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8}
     shop.coordinator.broken = 3
     answer = shop.post("/v1/completions", ask)
@@ -396,6 +404,8 @@ def test_a_bare_model_goes_to_the_coordinator_that_admits_it(shop: Shop) -> None
 
 
 def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -> None:
+    import openai
+
     made = shop.client.completions.create(
         model=MODEL,
         prompt=[1, 2, 3],
@@ -419,6 +429,8 @@ def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -
 
 
 def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop) -> None:
+    import openai
+
     texts = [f"{number} times {PROMPT}" for number in range(12)]
     rows: list[Any] = [
         {
