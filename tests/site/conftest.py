@@ -5,15 +5,29 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture
-def house(db: Any) -> Any:
+@pytest.fixture(scope="session")
+def _recorded_house(django_db_setup: None, django_db_blocker: Any) -> Any:
     from tests.site.house import make_house
+    from tests.site.recorded import Recorded
 
-    return make_house()
+    with django_db_blocker.unblock():
+        return Recorded(make_house)
 
 
-@pytest.fixture
-def world(db: Any) -> Any:
+@pytest.fixture(scope="session")
+def _recorded_world(django_db_setup: None, django_db_blocker: Any) -> Any:
+    from tests.site.recorded import Recorded
     from tests.site.world import make_world
 
-    return make_world()
+    with django_db_blocker.unblock():
+        return Recorded(make_world)
+
+
+@pytest.fixture
+def house(db: Any, _recorded_house: Any) -> Any:
+    return _recorded_house.again()
+
+
+@pytest.fixture
+def world(db: Any, _recorded_world: Any) -> Any:
+    return _recorded_world.again()
