@@ -13,4 +13,7 @@ mv "$data/users.acl.new" "$data/users.acl"
 # The image's own entry gives the folder to its account and becomes that.
 exec docker-entrypoint.sh valkey-server \
     --dir "$data" --port "${VALKEY_PORT:-6379}" --aclfile "$data/users.acl" \
-    --appendonly yes --appendfsync always --save "" --maxmemory-policy noeviction
+    --appendonly yes --appendfsync always --save "" --maxmemory "${VALKEY_MAXMEMORY:-1024mb}" --maxmemory-policy noeviction \
+    --maxmemory-clients 25% --client-output-buffer-limit normal 128mb 0 0 --client-query-buffer-limit 64mb \
+    --proto-max-bulk-len 32mb --min-string-size-avoid-copy-reply 2147483647 \
+    --min-string-size-avoid-copy-reply-threaded 2147483647

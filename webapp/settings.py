@@ -259,6 +259,8 @@ STOP_LOOK_AGAIN_S = (2.5, 4.0)
 KEEP_SPAN_ITERATIONS = int(env.number("MERIDIAN_KEEP_ITERATIONS", 200, least=10))
 # What prefill coordinators report by the second is kept for so long, by the minute for good.
 KEEP_PREFILL_S = int(env.number("MERIDIAN_KEEP_PREFILL_S", 3_600, least=120))
+# What one node may hold of the broker before its reports are refused; its agent keeps them on disk.
+NODE_BROKER_BYTES = env.number("MERIDIAN_NODE_BROKER_MB", 64, least=1) * 1e6
 # With less room for what the site writes, /readyz and the overview say so.
 LEAST_FREE_BYTES = env.number("MERIDIAN_LEAST_FREE_MB", 200, least=1) * 1e6
 # Log lines are kept for so many lines of a rank.

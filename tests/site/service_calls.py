@@ -566,6 +566,8 @@ READS: dict[str, str] = {
     "inventory.set_broker_user": "tells the broker what the database says",
     "inventory.drop_broker_user": "tells the broker what the database says",
     "inventory.sync_acl": "tells the broker what the database says",
+    "inventory.bound_reports": "what ingest has measured: nobody decides",
+    "inventory.cut_crowds": "tells the broker, about what it says itself",
     "inventory.node_broker_url": "a URL",
     "live.line_of": "builds a row",
     "live.merged": "adds counts up",

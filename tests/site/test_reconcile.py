@@ -354,3 +354,14 @@ def test_gpus_of_a_silent_node_stay_taken_while_no_node_can_be_heard(world: Any,
     world.hear(world.nodes[0], ranks=seen(run))
     reconcile(nodes)
     assert not run.ranks.filter(node=world.nodes[1], state=RankStatus.RUNNING).exists()
+
+
+def test_a_node_whose_reports_are_refused_is_not_silent(world: Any, nodes: Nodes) -> None:
+    run = running(world, nodes)
+    silent(world, 1, 60)
+    world.nodes[1].__class__.objects.filter(pk=world.nodes[1].pk).update(refused_since=timezone.now())
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING
+    page = world.client("viewer").get(f"/nodes/{world.nodes[1].pk}/").content.decode()
+    assert "Its reports are refused since" in page

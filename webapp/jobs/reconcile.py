@@ -117,7 +117,8 @@ def _watch_ranks(run: Run) -> bool:
 
 def _trouble(run: Run, rank: RankState) -> str:
     node = rank.node
-    if node.state != NodeState.ONLINE and not _awaited(run, rank) and not _trains(run):
+    silent = node.state != NodeState.ONLINE and node.refused_since is None
+    if silent and not _awaited(run, rank) and not _trains(run):
         quiet = f"{(timezone.now() - node.last_seen).total_seconds():.0f} s" if node.last_seen else "ever"
         return f"Node {node.name} in {rank.dc.name} has been silent for {quiet}."
     started = rank.state in (RankStatus.STARTING, RankStatus.READY, RankStatus.RUNNING)

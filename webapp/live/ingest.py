@@ -12,6 +12,7 @@ begins to listen anew (webapp/computations/liveness.py), so that none is called 
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -26,7 +27,7 @@ from webapp.common import broker
 from webapp.common.broker import CHANGES, PROBE
 from webapp.computations import liveness
 from webapp.inventory.models import Node
-from webapp.inventory.services import NodeUsers
+from webapp.inventory.services import NodeUsers, bound_reports, cut_crowds
 from webapp.live import recent
 from webapp.live.services import take_in
 
@@ -34,6 +35,7 @@ log = structlog.get_logger(__name__)
 GROUP = "ingest"
 CONSUMER = "ingest"  # the one ingest process: after a restart it finds its own unacknowledged entries
 MOST_ENTRIES = 500  # of one stream in one batch
+MOST_BYTES = 8_000_000  # of one answer: Valkey cuts off whoever it owes too much, ingest too
 PERIOD_S = 0.2
 BLOCK_MS = 500
 NODES_AGAIN_S = 2.0
@@ -58,6 +60,19 @@ def stream_of(node: str) -> str:
     return f"node:{node}:events"
 
 
+def counts(sizes: Mapping[str, float]) -> tuple[dict[str, int], int]:
+    """How many entries to read at once: of each stream with large entries alone, and of all others together.
+
+    Parameters
+    ----------
+    sizes : bytes of an entry, by stream, on average.
+    """
+    few = {stream: max(1, int(MOST_BYTES / size)) for stream, size in sizes.items()}
+    few = {stream: most for stream, most in few.items() if most < MOST_ENTRIES}
+    together = sum(size for stream, size in sizes.items() if stream not in few)
+    return few, max(1, min(MOST_ENTRIES, int(MOST_BYTES / together))) if together else MOST_ENTRIES
+
+
 class Ingest:
     """The loop; `run` returns when `stop` is set."""
 
@@ -68,6 +83,7 @@ class Ingest:
         self._recovered: set[str] = set()  # streams whose unacknowledged entries have been read again
         self._beaten = 0.0
         self._users = NodeUsers()
+        self._counts: tuple[dict[str, int], int] = {}, MOST_ENTRIES  # see `counts`
         self._deaf = False  # nodes could not be heard since the last beat
         self._takes_writes = True
         self.stop = asyncio.Event()
@@ -116,6 +132,7 @@ class Ingest:
         if time.monotonic() - self._looked < NODES_AGAIN_S:
             return
         names = await sync_to_async(lambda: list(Node.objects.values_list("name", flat=True)))()
+        await self._bound(names)
         await self._mend_users()
         await self._try_to_write()
         wanted = {stream_of(name): name for name in names} | {CHANGES: ""}
@@ -126,7 +143,23 @@ class Ingest:
         self._recovered &= wanted.keys()
         self._looked = time.monotonic()
 
+    async def _bound(self, names: list[str]) -> None:
+        """Refuse nodes that hold too much of the broker, and read streams of large entries in small parts."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.xlen(stream_of(name))
+                pipe.memory_usage(stream_of(name), samples=0)
+            answers = await pipe.execute()
+        held = {name: size or 0 for name, size in zip(names, answers[1::2], strict=True)}
+        lengths = dict(zip(names, answers[::2], strict=True))
+        self._counts = counts(
+            {stream_of(name): held[name] / lengths[name] for name in names if lengths[name]}
+        )
+        _, taken = await sync_to_async(bound_reports)(held)
+        self._deaf |= bool(taken)  # they could not report: that was no silence
+
     async def _mend_users(self) -> None:
+        await sync_to_async(cut_crowds)(broker.client())
         lost = await sync_to_async(self._users.reconcile)(broker.client())
         if lost:
             log.warning("the broker had lost nodes: given back", nodes=lost)
@@ -171,13 +204,18 @@ class Ingest:
             self._recovered |= set(behind) - found.keys()
             if found:
                 return found
-        return await self._xread(dict.fromkeys(self._nodes, ">"), BLOCK_MS)
+        found: Entries = {}
+        few, most = self._counts
+        for stream in few.keys() & self._nodes.keys():
+            found |= await self._xread({stream: ">"}, None, few[stream])
+        others = dict.fromkeys(self._nodes.keys() - few.keys(), ">")
+        if not others:  # the streams were lost meanwhile
+            return found
+        return found | await self._xread(others, None if found else BLOCK_MS, most)
 
-    async def _xread(self, streams: Any, block_ms: int | None) -> Entries:
+    async def _xread(self, streams: Any, block_ms: int | None, count: int = MOST_ENTRIES) -> Entries:
         try:
-            answer = await self._client.xreadgroup(
-                GROUP, CONSUMER, streams, count=MOST_ENTRIES, block=block_ms
-            )
+            answer = await self._client.xreadgroup(GROUP, CONSUMER, streams, count=count, block=block_ms)
         except ResponseError as error:
             if "NOGROUP" in str(error):  # a stream was deleted under us, or all data was
                 log.warning("the broker had lost streams: their groups are made again")
@@ -199,6 +237,7 @@ class Ingest:
         events: list[tuple[str, str, Event]] = []
         changed: dict[str, set[int]] = {"run": set(), "person": set()}
         for stream, found in entries.items():
+            refused: list[str] = []
             for entry, fields in found:
                 if stream == CHANGES:
                     for kind in changed.keys() & fields.keys():
@@ -207,7 +246,9 @@ class Ingest:
                 try:
                     events.append((self._nodes[stream], entry, from_json(fields.get("e", ""))))
                 except ValueError as error:
-                    log.warning("event refused", node=self._nodes[stream], entry=entry, error=str(error))
+                    refused.append(f"{entry}: {error}")
+            if refused:  # one line a batch: whoever sends a million of them does not fill the log
+                log.warning("events refused", node=self._nodes[stream], count=len(refused), first=refused[0])
         return events, changed["run"], changed["person"]
 
     async def _acknowledge(self, entries: Entries) -> None:

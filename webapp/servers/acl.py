@@ -7,6 +7,7 @@ tests/workers/test_agent_run.py run a real agent under these rights and fail on 
 """
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -39,7 +40,9 @@ def user_of(name: str) -> str:
     return f"node-{name}"
 
 
-def set_node_user(client: "Redis", name: str, password_sha256: str, *, keep: bool = True) -> None:
+def set_node_user(
+    client: "Redis", name: str, password_sha256: str, *, may_report: bool = True, keep: bool = True
+) -> None:
     """Create or replace the broker user of a node.
 
     Parameters
@@ -47,6 +50,7 @@ def set_node_user(client: "Redis", name: str, password_sha256: str, *, keep: boo
     client : with the rights of an administrator.
     name : of the node.
     password_sha256 : hexadecimal SHA-256 of the node's password; the password itself is not needed.
+    may_report : whether it may append to its stream of events.
     keep : over restarts, where the server has a user file; who writes many calls `save` once.
 
     Raises
@@ -62,7 +66,7 @@ def set_node_user(client: "Redis", name: str, password_sha256: str, *, keep: boo
     rules += [f"+{command}" for command in COMMANDS]
     rules += [
         f"(+brpop +llen ~node:{name}:node.{name})",
-        f"(+xadd +xlen ~node:{name}:events)",
+        f"({'+xadd ' if may_report else ''}+xlen ~node:{name}:events)",
         f"(+get ~node:{name}:site)",
     ]
     client.execute_command("ACL", "SETUSER", user_of(name), *rules)
@@ -80,6 +84,12 @@ def drop_node_user(client: "Redis", name: str) -> bool:
 def cut_connections(client: "Redis", name: str) -> int:
     """End the connections of a node's broker user; those with the old password must not live on."""
     return int(client.execute_command("CLIENT", "KILL", "USER", user_of(name)))
+
+
+def connections(client: "Redis") -> dict[str, int]:
+    """How many connections each user of the broker has."""
+    found = client.client_list()
+    return dict(Counter(str(one.get("user", "")) for one in found))
 
 
 def users(client: "Redis") -> dict[str, str]:

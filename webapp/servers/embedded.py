@@ -23,6 +23,8 @@ LEAST_FREE_MB = (
     150  # a new PostgreSQL cluster takes 40 MB, one WAL segment 16, programs outside the checkout 42
 )
 
+LEAST_BROKER_MB = 256  # a quarter of it is what all clients together may be owed
+
 
 class EmbeddedServers:
     """PostgreSQL and Valkey under one `var` folder, owned by this process while it lives.
@@ -94,6 +96,7 @@ class EmbeddedServers:
                     port=self._port("valkey"),
                     password=words["valkey"],
                     log=logs / "valkey.log",
+                    memory_mb=_broker_mb(),
                 )
             )
         self._write_state()
@@ -201,6 +204,14 @@ def _disk_full_in_words(var: Path) -> Iterator[None]:
                 f"MERIDIAN_VAR: {str(var)!r}: must be a folder that can be written ({error.strerror})"
             ) from None
         raise
+
+
+def _broker_mb() -> int:
+    """The most that Valkey may hold, MERIDIAN_BROKER_MB."""
+    text = os.environ.get("MERIDIAN_BROKER_MB") or "1024"
+    if not text.isascii() or not text.isdecimal() or int(text) < LEAST_BROKER_MB:
+        raise ServersError(f"MERIDIAN_BROKER_MB={text}: must be whole megabytes, at least {LEAST_BROKER_MB}")
+    return int(text)
 
 
 def _passwords(home: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from webapp.servers.places import Account, own
 from webapp.servers.stale import end_stale
 
 START_S = 60.0
+NEVER = 2**31 - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Valkey:
     port: int
     password: str
     log: Path
+    memory_mb: int = 1024
     child: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     name = "valkey"
@@ -83,7 +85,17 @@ class Valkey:
             "appendfsync": "always",
             "aof-load-truncated": "yes",  # the half-written last command of a kill was never acknowledged
             "save": '""',
+            # Full, it refuses writes and forgets nothing: what it acknowledged is never lost.
+            "maxmemory": f"{self.memory_mb}mb",
             "maxmemory-policy": "noeviction",
+            # Whoever asks without reading the answers, or sends without an end, is cut off instead of all.
+            "maxmemory-clients": "25%",
+            "client-output-buffer-limit": "normal 128mb 0 0",
+            "client-query-buffer-limit": "64mb",
+            "proto-max-bulk-len": "32mb",
+            # Long answers are copied, or the server does not count them against these bounds.
+            "min-string-size-avoid-copy-reply": NEVER,
+            "min-string-size-avoid-copy-reply-threaded": NEVER,
             "daemonize": "no",
             "pidfile": f'"{self.data / "valkey.pid"}"',
             "set-proc-title": "no",  # its command line says whose it is

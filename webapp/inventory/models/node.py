@@ -88,6 +88,8 @@ class Node(models.Model):
     # Enrolment: SHA-256 of the node's broker password; empty until enrolled.
     acl_sha256 = models.CharField(max_length=64, blank=True, editable=False)
     enrolled_at = models.DateTimeField(null=True, editable=False)
+    # Since when the broker takes no reports of it, because too much of it waits there.
+    refused_since = models.DateTimeField(null=True, editable=False)
     # From heartbeats.
     last_seen = models.DateTimeField(null=True, editable=False)
     seen_gpus = models.PositiveIntegerField(null=True, editable=False)

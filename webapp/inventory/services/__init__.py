@@ -1,6 +1,7 @@
 """Every change of the inventory: permission, change and audit row in one transaction."""
 
 from webapp.inventory.services.blocked import blocked_by
+from webapp.inventory.services.bounds import bound_reports, cut_crowds
 from webapp.inventory.services.broker import NodeUsers, node_broker_url, sync_acl
 from webapp.inventory.services.drain import DrainRuns, drain, resume
 from webapp.inventory.services.joining import JoinRefused, join_node, offer_join, revoke_join
@@ -16,7 +17,9 @@ __all__ = [
     "JoinRefused",
     "NodeUsers",
     "blocked_by",
+    "bound_reports",
     "create_datacenter",
+    "cut_crowds",
     "delete",
     "drain",
     "enrol_node",

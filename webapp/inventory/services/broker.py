@@ -25,7 +25,7 @@ def set_broker_user(node: Node) -> None:
     Connections that were opened with an older password end.
     """
     client = _client()
-    acl.set_node_user(client, node.name, node.acl_sha256)
+    acl.set_node_user(client, node.name, node.acl_sha256, may_report=node.refused_since is None)
     _tell_version(client, [node.name])
     acl.cut_connections(client, node.name)
 
@@ -44,11 +44,19 @@ def sync_acl(client: Any) -> int:
     return len(users)
 
 
+# What was wanted of a node's user (digest of its password, whether it may report); the broker's words for it.
+_Written = tuple[tuple[str, bool], str | None]
+
+
+def _written(name: str, wanted: dict[str, tuple[str, bool]], found: dict[str, str]) -> _Written:
+    return wanted[name], found.get(acl.user_of(name))
+
+
 class NodeUsers:
     """Keeps the broker's users of nodes as the database says, for one process that looks again and again."""
 
     def __init__(self) -> None:
-        self._written: dict[str, tuple[str, str]] = {}  # node → (digest, the broker's words for its user)
+        self._written: dict[str, _Written] = {}
 
     def __len__(self) -> int:
         return len(self._written)
@@ -63,22 +71,20 @@ class NodeUsers:
         redis.exceptions.RedisError
             The broker does not answer, or refuses.
         """
-        wanted = dict(Node.objects.exclude(acl_sha256="").values_list("name", "acl_sha256"))
+        rows = Node.objects.exclude(acl_sha256="").values_list("name", "acl_sha256", "refused_since")
+        wanted = {name: (digest, refused is None) for name, digest, refused in rows}
         if not wanted:  # a broker without nodes need not let us see its users
             self._written = {}
             return []
         found = acl.users(client)
-        due = [
-            name
-            for name, digest in wanted.items()
-            if self._written.get(name) != (digest, found.get(acl.user_of(name)))
-        ]
+        due = [name for name in wanted if self._written.get(name) != _written(name, wanted, found)]
         for name in due:
-            acl.set_node_user(client, name, wanted[name], keep=False)
+            digest, may_report = wanted[name]
+            acl.set_node_user(client, name, digest, may_report=may_report, keep=False)
         if due:
             acl.save(client)
         now = acl.users(client) if due else found
-        self._written = {name: (digest, now.get(acl.user_of(name), "")) for name, digest in wanted.items()}
+        self._written = {name: _written(name, wanted, now) for name in wanted}
         _tell_version(client, list(wanted))
         return [name for name in due if acl.user_of(name) not in found]
 

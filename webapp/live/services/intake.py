@@ -390,5 +390,8 @@ def _message(intake: Intake, before: Run) -> dict[str, Any]:
 
 
 def _entry_time(entry: str) -> datetime:
-    """When the broker received a stream entry: the one clock by which all nodes are judged."""
-    return datetime.fromtimestamp(int(entry.partition("-")[0]) / 1e3, UTC)
+    """When the broker received a stream entry: the one clock by which all nodes are judged.
+
+    A node may give its entry any later id. It must not stand for ever as one that was just heard.
+    """
+    return datetime.fromtimestamp(min(int(entry.partition("-")[0]) / 1e3, time.time()), UTC)
