@@ -13,6 +13,7 @@ from webapp.servers import process
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line, open_log
 from webapp.servers.places import Account, own
+from webapp.servers.pulse import Pulse
 from webapp.servers.stale import end_stale
 
 START_S = 60.0
@@ -31,6 +32,7 @@ class Valkey:
     log: Path
     memory_mb: int = 1024
     child: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _pulse: Pulse | None = field(default=None, init=False)
 
     name = "valkey"
 
@@ -64,9 +66,17 @@ class Valkey:
             umask=0o077,
         )
         self._wait_ready(self.child)
+        self._pulse = Pulse(self.port, self.password)
+
+    def silent_s(self) -> float:
+        """For how long it has run without an answer, seconds (webapp/servers/pulse.py)."""
+        return self._pulse.silent_s() if self._pulse is not None else 0.0
 
     def stop(self) -> None:
         """Orderly shutdown; every command that was answered is on disk already."""
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
         if self.child is not None:
             process.stop(self.child, (signal.SIGTERM, 10.0))
 

@@ -13,6 +13,7 @@ from types import FrameType
 from webapp.servers.embedded import EmbeddedServers
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line
+from webapp.servers.valkey import Valkey
 from webapp.supervisor.children import MOST_DEATHS, Child, in_words
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import Service
@@ -23,6 +24,9 @@ BAD_INPUT = 2
 LOOK_AT_DISK_S = 1.0
 LEAST_ROOM_MB = 20  # with less, PostgreSQL (a WAL segment has 16 MB) and Valkey end at their next write
 ROOM_AGAIN_MB = 100  # to start again, and to take in what has waited
+# When it is said that our broker hangs, and when it is ended. What it has acknowledged is on disk.
+SAY_HUNG_AFTER_S = 5.0
+END_HUNG_AFTER_S = 30.0
 
 
 class Interrupted(Exception):
@@ -51,6 +55,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._commands: list[Child] = []
         self._server_deaths: dict[str, list[float]] = {}
+        self._hangs = False
         self._waits_for_space = False
         self._look_at_disk = 0.0
         self._signals = 0
@@ -177,6 +182,8 @@ class Supervisor:
     def _mend_servers(self) -> None:
         for server in self._servers.servers if self._servers is not None else ():
             if server.child is None or server.child.poll() is None:
+                if isinstance(server, Valkey):
+                    self._watch_pulse(server)
                 continue
             recent = [t for t in self._server_deaths.get(server.name, []) if time.monotonic() - t < 60]
             self._server_deaths[server.name] = [*recent, time.monotonic()]
@@ -186,6 +193,21 @@ class Supervisor:
                 self.say(f"{server.name} keeps dying: stopping everything")
                 raise Failed
             self._restart_server(server.name, pause_s=0.5 * 2 ** len(recent))
+
+    def _watch_pulse(self, broker: Valkey) -> None:
+        """Say that our own broker hangs, and end it if it does so for long; it is then started again."""
+        silent_s = broker.silent_s()
+        if silent_s >= END_HUNG_AFTER_S and broker.child is not None:
+            self.say(f"{broker.name} has not answered for {silent_s:.0f} s: it is ended and started again")
+            self._hangs = False
+            broker.child.kill()
+            broker.child.wait()
+        elif silent_s >= SAY_HUNG_AFTER_S and not self._hangs:
+            self.say(f"{broker.name} has not answered for {silent_s:.0f} s")
+            self._hangs = True
+        elif self._hangs and silent_s == 0.0:
+            self.say(f"{broker.name} answers again")
+            self._hangs = False
 
     def _disk_is_full(self) -> bool:
         """Whether something died for want of space: nothing is started again before there is some.
