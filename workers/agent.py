@@ -83,6 +83,7 @@ class Agent:
             node=config.node,
             logs=folder / "ranks",
             ledger=Ledger(folder / "runs.json"),
+            files=config.files,
             publish=self.publisher.put,
             make_group=make_group or self.shims.group,
             find_group=self.shims.found,
@@ -184,6 +185,8 @@ class Agent:
 
     def _look(self) -> None:
         found = look_apart(self.config.device)
+        files = self.config.files
+        found["files"] = {"roots": list(files.roots), "schemes": list(files.schemes)}
         self._nvml = Nvml([gpu["uuid"] for gpu in found.get("gpus", [])])
         self._hardware = found
 

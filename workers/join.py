@@ -19,6 +19,15 @@ JOIN_PATH = "/api/v1/nodes/join/"
 PATIENCE_S = 15.0
 MOST_ANSWER = 1 << 20  # bytes of an answer of the site, or of who answers in its place
 _VARIABLE = re.compile(r"MERIDIAN_[A-Z_]{1,40}")
+# What the site says of a node. All else is the machine's own affair: which folders runs may name, for one.
+_OF_THE_SITE = (
+    "MERIDIAN_NODE",
+    "MERIDIAN_BROKER_URL",
+    "MERIDIAN_NODE_GPUS",
+    "MERIDIAN_NODE_DEVICE",
+    "MERIDIAN_NODE_HOST",
+    "MERIDIAN_NODE_PORTS",
+)
 
 
 def site_address(url: str) -> tuple[str, int]:
@@ -95,24 +104,31 @@ def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
 def write_environment(var: Path, environment: Mapping[str, Any]) -> Path:
     """Write var/nodes/<name>.env, readable by its owner alone, in place of an older one.
 
+    Lines that the machine's owner added there stay (docs/settings.md).
+
     Raises
     ------
     InputError
-        The site's answer holds what is no variable of ours, or the folder cannot be written.
+        The site's answer holds what is not for the site to say, or the folder cannot be written.
     """
     name = environment.get("MERIDIAN_NODE")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError("MERIDIAN_NODE", name, "the site's answer names no node")
     for key, value in environment.items():
-        if not _VARIABLE.fullmatch(key) or not isinstance(value, str) or not value.isprintable():
-            raise InputError(key, value, "the site's answer must hold MERIDIAN_… variables of one line each")
+        if key not in _OF_THE_SITE or not isinstance(value, str) or not value.isprintable():
+            allowed = f"the site's answer must hold lines of {', '.join(_OF_THE_SITE)} and nothing else"
+            raise InputError(key, value, allowed)
     path = env_file(var, name)
+    try:
+        own = {key: value for key, value in read_environment(path).items() if key not in _OF_THE_SITE}
+    except InputError:
+        own = {}  # no such file, or one that no agent would start with
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".new")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.writelines(f"{key}={value}\n" for key, value in environment.items())
+            file.writelines(f"{key}={value}\n" for key, value in {**environment, **own}.items())
         draft.replace(path)
     except OSError as error:
         raise InputError("MERIDIAN_VAR", str(var), f"cannot be written ({error.strerror})") from None

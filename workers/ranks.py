@@ -19,6 +19,7 @@ from engine.job.events.base import Emit
 from engine.job.events.event import Event
 from engine.job.events.node import NodeRank
 from engine.job.events.training import Rank, RankState
+from engine.job.file_access import FileAccess
 from engine.job.launch import LaunchSpec
 from workers.ledger import Ledger, start_time_matches
 from workers.shims import has_shim
@@ -54,6 +55,7 @@ class RankSupervisor:
 
     Parameters
     ----------
+    files : what documents may name on this machine; a run that names anything else is refused.
     publish : takes every event of every group; must not block.
     make_group : makes the ranks of a spec.
     find_group : of the folder of a run's logs, the ranks that an earlier life of the agent left at work, or
@@ -66,6 +68,7 @@ class RankSupervisor:
         node: str,
         logs: Path,
         ledger: Ledger,
+        files: FileAccess,
         publish: Emit,
         make_group: MakeGroup,
         find_group: FindGroup | None = None,
@@ -73,6 +76,7 @@ class RankSupervisor:
         self._node = node
         self._logs = logs
         self._ledger = ledger
+        self._files = files
         self._publish = publish
         self._make_group, self._find_group = make_group, find_group
         self._groups: dict[str, tuple[int, Group]] = {}
@@ -197,9 +201,9 @@ class RankSupervisor:
         for rank in spec.local:
             if places.get(rank) != self._node:
                 raise InputError("local", rank, f"must be ranks that `ranks` puts on node {self._node}")
-        # Where logs go is this machine's own affair.
+        # Where logs go is this machine's own affair, and so is what else a run may read and write.
         folder = self._logs / f"{spec.run}-{spec.generation}"
-        return dataclasses.replace(spec, log_dir=str(folder))
+        return dataclasses.replace(spec, log_dir=str(folder), job=self._files.opened(spec.job))
 
     def _launch(self, spec: LaunchSpec) -> None:
         _prune(self._logs, keep=KEPT_LOGS - 1)

@@ -35,6 +35,7 @@ from engine.job.events.training import (
     Validation,
     Workers,
 )
+from engine.job.file_access import with_files
 from engine.job.flat import NOTICE, converted
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
@@ -179,26 +180,9 @@ def _warn_of_stalls(plan: SwapPlan) -> None:
 
 def _with_absolute_paths(job: TrainJob) -> TrainJob:
     """The job with its paths as every process sees them, whatever folder it runs in; URLs stay."""
-    files, persistence = job.data.files, job.persistence
-    if isinstance(files, dict):
-        paths = {dc: _absolute(f"data.files.{dc}", path) for dc, path in files.items()}
-        job = job.with_fields("data", files=paths)
-    elif files is not None:
-        job = job.with_fields("data", files=_absolute("data.files", files))
-    if job.model.tokenizer is not None:
-        job = job.with_fields("model", tokenizer=_absolute("model.tokenizer", job.model.tokenizer))
-    if isinstance(persistence.resume, str):
-        job = job.with_fields("persistence", resume=_absolute("persistence.resume", persistence.resume))
-    if persistence.checkpoint is not None:
-        folder = _absolute("persistence.checkpoint.dir", persistence.checkpoint.dir)
-        saves = persistence.checkpoint.model_copy(update={"dir": folder})
-        job = job.with_fields("persistence", checkpoint=saves)
-    if job.tls is not None:
-        job = job.with_fields("tls", **{name: _absolute(f"tls.{name}", path) for name, path in job.tls})
+    job = with_files(job, _absolute)
     if job.prefill is not None:
-        folder = _absolute("prefill.checkpoint", job.prefill.checkpoint)
-        prefill_settings.check_checkpoint(Path(folder))
-        job = job.with_fields("prefill", checkpoint=folder, name=job.prefill.model)
+        prefill_settings.check_checkpoint(Path(job.prefill.checkpoint))
     return job
 
 

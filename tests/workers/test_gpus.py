@@ -10,6 +10,7 @@ import pytest
 from engine.job.events.base import BaseEvent
 from engine.job.events.gpus import GpuFigures, Gpus
 from engine.job.events.training import Rank, RankState
+from engine.job.file_access import FileAccess
 from tests.waiting import LIMIT_S, until
 from tests.workers.fake_nvml import NOT_LOADED, OK, Card, Library, stand_in
 from tests.workers.launching import FakeGroup, spec
@@ -126,6 +127,7 @@ def test_the_supervisor_knows_the_process_of_each_gpu(tmp_path: Path) -> None:
         node="a",
         logs=tmp_path / "ranks",
         ledger=Ledger(tmp_path / "runs.json"),
+        files=FileAccess(roots=()),
         publish=events.append,
         make_group=FakeGroup,
     )

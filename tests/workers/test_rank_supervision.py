@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.job.events.event import Event
+from engine.job.file_access import FileAccess
 from engine.job.launch import LaunchSpec
 from tests.events import as_dicts, event
 from tests.waiting import LIMIT_S, until
@@ -38,6 +39,7 @@ class Node:
             node="a",
             logs=folder / "ranks",
             ledger=self.ledger,
+            files=FileAccess(roots=(str(folder),)),
             publish=as_dicts(self.events),
             make_group=make_group,
         )

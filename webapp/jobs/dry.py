@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.job.fields import TrainLink
+from engine.job.file_access import FileAccess, files_of
 from engine.job.job import TrainJob
 from engine.job.locations import device_of
 from engine.job.memory import StageMemory, stage_memory
@@ -70,6 +71,7 @@ def dry_run_document(
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
         memory_check(job, memory, named),
         *_hosts(job, memory, named),
+        *_files(job, named),
         *_gpus(document, team, gpu_inventory, gpu_of_rank),
         *_links(job, named),
         _broker(),
@@ -150,6 +152,37 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
         )
         if sum(stages) > sum(held) or max(stages) > max(held):
             yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
+
+
+def _files(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
+    """Paths and URLs of the job, by what the agents have said that they open to runs.
+
+    An agent that refuses one is named; where all nodes of a data centre do, a launch would fail. What agents
+    have not said, and paths that mean something on the node alone (``~``, relative ones), they judge later.
+    """
+    asked = [(field, value) for field, value in files_of(job) if value.startswith("/") or "://" in value]
+    if not asked:
+        return
+    nodes = Node.objects.filter(pool__in=named.values(), device=job.device.kind).exclude(acl_sha256="")
+    told = nodes.filter(seen_hardware__has_key="files").order_by("name")
+    known = list(told.values_list("name", "pool", "seen_hardware__files"))
+    for name, pool in named.items():
+        here = [(node, files) for node, of, files in known if of == pool.pk]
+        said = {node: why for node, files in here if (why := _refused(asked, files))}
+        if said:
+            text = f"{', '.join(said)}: {next(iter(said.values()))}."
+            yield Check(name=f"Files in {name}", ok=False, text=text, blocks=len(said) == len(here))
+
+
+def _refused(asked: list[tuple[str, str]], files: Mapping[str, list[str]]) -> str:
+    """What an agent that opens `files` refuses of `asked`, as a sentence; empty where nothing."""
+    access = FileAccess(roots=tuple(files["roots"]), schemes=tuple(files["schemes"]))
+    for field, value in asked:
+        try:
+            access.require(field, value)
+        except InputError as error:
+            return str(error)
+    return ""
 
 
 def _gpus(

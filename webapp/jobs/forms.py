@@ -134,8 +134,8 @@ class JobForm(Sectioned, forms.Form):
         label="Checkpoint location",
         max_length=500,
         required=False,
-        help_text="A folder that all nodes share, or a URL such as s3://… Leave empty to save no "
-        "checkpoints.",
+        help_text="A folder that all nodes share and open to runs, or a URL such as s3://… Leave empty to "
+        "save no checkpoints.",
     )
     checkpoint_every = of_job(
         "persistence.checkpoint.every", label="Checkpoint interval, iterations", required=False

@@ -131,10 +131,22 @@ def checked_hardware(found: Any) -> dict[str, Any]:
             for gpu in devices[:1024]
             if isinstance(gpu, dict)
         ],
+        **_files(found.get("files")),
         "cores": _whole(found.get("cores")),
         "memory_bytes": _whole(found.get("memory_bytes")),
         **{name: str(found.get(name) or "")[:120] for name in ("python", "platform", "torch", "error")},
     }
+
+
+def _files(found: Any) -> dict[str, Any]:
+    """`files`: the folders and the schemes of URLs that the agent opens to runs; {} where it tells none."""
+    if not isinstance(found, dict):
+        return {}
+    lists = [found.get(name) for name in ("roots", "schemes")]
+    if not all(isinstance(one, list) for one in lists):
+        return {}
+    roots, schemes = ([str(text)[:500] for text in one[:50]] for one in lists)
+    return {"files": {"roots": roots, "schemes": schemes}}
 
 
 def _whole(value: Any) -> int | None:
