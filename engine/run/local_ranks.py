@@ -46,11 +46,24 @@ def dead(rank: LocalRank) -> EndedRank:
     )
 
 
-def why_ended(rank: LocalRank) -> str:
-    """Why a rank that has ended did, in words: the signal, or the last line of its output."""
+# A kernel that is out of memory kills without a word.
+FOR_MEMORY = (
+    "perhaps because the machine ran out of memory (its kernel's log says so: journalctl -k). "
+    "Give it more memory, or fewer ranks or a smaller model"
+)
+
+
+def why_ended(rank: LocalRank, *, told: bool = False) -> str:
+    """Why a rank that has ended did, in words: the signal, or the last line of its output.
+
+    told : it was told to end, and killed where it did not.
+    """
     assert rank.code is not None
     if rank.code < 0:
-        name = signal.Signals(-rank.code).name
-        silent = "" if rank.silent_s is None else f"silent for {rank.silent_s:.1f} s, so it was "
-        return f"{silent}killed by {name}" + (f"; last line: {rank.last_line}" if rank.last_line else "")
+        by = f"killed by {signal.Signals(-rank.code).name}"
+        if rank.silent_s is not None:
+            by = f"silent for {rank.silent_s:.1f} s, so it was {by}"
+        elif rank.code == -signal.SIGKILL and not told:
+            by = f"{by}, {FOR_MEMORY}"
+        return by + (f"; last line: {rank.last_line}" if rank.last_line else "")
     return rank.last_line or f"ended with status {rank.code} without output"

@@ -66,7 +66,8 @@ def test_killed_rank_fails_the_run_and_takes_all_ranks_along(tmp_path: Path) -> 
     assert run.group.wait(LIMIT_S)
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
     assert [(e["rank"], e["exit_code"]) for e in failed] == [(4, -9)]
-    assert "SIGKILL" in failed[0]["detail"]
+    assert failed[0]["detail"].startswith("killed by SIGKILL, perhaps because the machine ran out of memory")
+    assert "Give it more memory" in failed[0]["detail"]
     assert not alive(pids(run))
     assert not run.of_kind("result")
 
