@@ -34,6 +34,7 @@ app.conf.update(
         "reconcile": {"task": "jobs.reconcile", "schedule": 2.0, "options": {"expires": 2}},
         "computations": {"task": "computations.requeue_lost", "schedule": 10.0, "options": {"expires": 10}},
         "tenancies": {"task": "prefill.upkeep", "schedule": 10.0, "options": {"expires": 10}},
+        "open requests": {"task": "prefill.settle", "schedule": 15.0, "options": {"expires": 15}},
         "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
     },
 )

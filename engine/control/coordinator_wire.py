@@ -1,11 +1,21 @@
 """What prefill coordinators and gateways say to each other over a control channel, and who they are there."""
 
 from engine.control.messages import Messages
-from engine.prefill.messages import Accepted, Done, Failed, PrefillRequest, Refused, Token, Withdraw
+from engine.prefill.messages import (
+    Accepted,
+    Account,
+    Accounted,
+    Done,
+    Failed,
+    PrefillRequest,
+    Refused,
+    Token,
+    Withdraw,
+)
 
 # Of the coordinator of the run's first data centre; the next one's is one more: past all ranks.
 COORDINATOR_RANK = 1_000_000
 GATEWAY_RANK = 2_000_000
-Answer = Accepted | Refused | Token | Done | Failed
-FROM_GATEWAY: Messages[PrefillRequest | Withdraw] = Messages(PrefillRequest, Withdraw)
-FROM_COORDINATOR: Messages[Answer] = Messages(Accepted, Refused, Token, Done, Failed)
+Answer = Accepted | Refused | Token | Done | Failed | Accounted
+FROM_GATEWAY: Messages[PrefillRequest | Withdraw | Account] = Messages(PrefillRequest, Withdraw, Account)
+FROM_COORDINATOR: Messages[Answer] = Messages(Accepted, Refused, Token, Done, Failed, Accounted)

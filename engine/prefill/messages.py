@@ -147,6 +147,37 @@ class Failed(Document):
     message: str = ""
 
 
+MOST_ACCOUNTED = 500  # requests of one `Account`
+# How far a request is, or how it ended: as `Failed` says, `done`, or not known here.
+Fate = Literal["unknown", "open", "done", "training", "cancelled", "decode", "stopped"]
+
+
+class Account(Document):
+    """What was delivered of these requests? One `Accounted` answers for each."""
+
+    kind: Literal["account"] = "account"
+    requests: Annotated[tuple[RequestId, ...], Field(min_length=1, max_length=MOST_ACCOUNTED)]
+
+
+class Accounted(Document):
+    """What the prefill coordinator sent of a request, by its own count.
+
+    tokens : of the answer.  ttft_ms : None where nothing was sent.
+    """
+
+    kind: Literal["accounted"] = "accounted"
+    request: RequestId
+    fate: Fate
+    prompt_tokens: Index
+    tokens: Index
+    ttft_ms: NonNegative | None = None
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether it is charged: its first token was sent, and the run did not break it off afterwards."""
+        return self.fate == "done" or (self.fate == "cancelled" and self.tokens > 0)
+
+
 def context_exceeded(context: int, prompt: int, most: int) -> str:
     """The sentence that OpenAI's clients know for a request beyond the model's context; counts in tokens."""
     return (

@@ -33,7 +33,7 @@ from engine.job.events.base import BaseEvent
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
-from engine.prefill.messages import PrefillRequest, Withdraw
+from engine.prefill.messages import Account, PrefillRequest, Withdraw
 from engine.schedule import Schedule
 from engine.serve.coordinator import PrefillCoordinator
 from engine.serve.coordinator_connection import address_key
@@ -154,11 +154,13 @@ class _Process:
             self._service.detach(gpu, rank)
             self._wake()
 
-    async def _gateway(self, gateway: AsyncChannel[PrefillRequest | Withdraw], _: Greeting) -> None:
+    async def _gateway(self, gateway: AsyncChannel[PrefillRequest | Withdraw | Account], _: Greeting) -> None:
         try:
             async for message in gateway.messages():
                 if isinstance(message, PrefillRequest):
                     self._service.submit(gateway, message)
+                elif isinstance(message, Account):
+                    self._service.account(gateway, message.requests)
                 else:
                     self._service.withdraw(gateway, message.request)
                 self._wake()

@@ -4,7 +4,7 @@ No sockets and no waiting here: callers hand in what comes, what goes out goes t
 `Decoder`, and `turn` does what is due. A request's prompt lives in its `PrefillProgress` and nowhere else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from engine.serve.answer_text import AnswerText
 from engine.serve.coordinator_counts import Counts
 from engine.serve.coordinator_plan import CoordinatorPlan
 from engine.serve.decoding import MISSING
+from engine.serve.delivered import DeliveryRecord
 from engine.serve.prefill_progress import Decoder, Gateway, Model, Peer, PrefillProgress, encoded, gpus_of
 from engine.serve.prefill_wire import (
     Cancel,
@@ -73,6 +74,7 @@ class PrefillCoordinator:
         self.plan, self.model, self._decoder, self._now_ms = plan, model, decoder, now_ms
         self._origin_s = origin_s
         self.counts = Counts()
+        self._delivered = DeliveryRecord()
         self._peers: dict[int, Peer] = {}
         self._requests: dict[str, PrefillProgress] = {}
         self._names: dict[tuple[int, str], str] = {}
@@ -136,6 +138,7 @@ class PrefillCoordinator:
         )
         self._requests[key], self._names[name] = progress, key
         self.counts.accepted += 1
+        self._delivered.accepted(request.request, len(ids))
         gateway.post(
             Accepted(
                 request=request.request,
@@ -151,6 +154,11 @@ class PrefillCoordinator:
         key = self._names.get((id(gateway), request))
         if key is not None:
             self._fail(self._requests[key], "cancelled")
+
+    def account(self, gateway: Gateway, requests: Sequence[str]) -> None:
+        """Tell a gateway what was delivered of requests, perhaps of another one's that is gone."""
+        for request in requests:
+            gateway.post(self._delivered.account(request))
 
     def gateway_lost(self, gateway: Gateway) -> None:
         """A gateway is gone, and with it all clients that sent requests through it."""
@@ -438,6 +446,7 @@ class PrefillCoordinator:
         progress.made, progress.last = progress.made + 1, token
         last = progress.made == progress.request.max_tokens
         text = progress.text.add(token, last=last)
+        self._delivered.token(progress.request.request, progress.ttft_ms)
         progress.gateway.post(
             Token(
                 request=progress.request.request,
@@ -456,6 +465,7 @@ class PrefillCoordinator:
 
     def _finish(self, progress: PrefillProgress, finish: Finish, params: Any = None) -> None:
         self._forget(progress)
+        self._delivered.ended(progress.request.request, "done", progress.ttft_ms)
         self.counts.delivered += 1
         objective = progress.request.ttft_objective_ms
         self.counts.missed += objective is not None and progress.ttft_ms > objective
@@ -472,6 +482,7 @@ class PrefillCoordinator:
 
     def _fail(self, progress: PrefillProgress, reason: Any, message: str = "") -> None:
         self._forget(progress)
+        self._delivered.ended(progress.request.request, reason)
         self.counts.failed[reason] += 1
         self.plan.cancel(progress.placement)
         if progress.made and self._decoder is not None:

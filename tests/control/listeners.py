@@ -30,7 +30,7 @@ from engine.inputs import Document
 from engine.job.launch import LOCALHOST, single_machine
 from engine.job.recovery.attempt import Attempt
 from engine.job.recovery.history import History
-from engine.prefill.messages import Accepted, PrefillRequest, Withdraw
+from engine.prefill.messages import Accepted, Account, PrefillRequest, Withdraw
 from engine.serve.hidden_states import HiddenHeader, HiddenReceiver, HiddenShape
 from engine.serve.kv_pool import KvPool, KvShape
 from engine.serve.kv_server import KvServer
@@ -218,7 +218,7 @@ def coordinator(keep: ExitStack) -> Iterator[Target]:
     port = listening.getsockname()[1]
     me = Identity(rank=COORDINATOR_RANK, run="run", generation=1, secret=ME.secret)
 
-    async def attend(gateway: AsyncChannel[PrefillRequest | Withdraw], _: Greeting) -> None:
+    async def attend(gateway: AsyncChannel[PrefillRequest | Withdraw | Account], _: Greeting) -> None:
         async for ask in gateway.messages():
             gateway.post(Accepted(request=ask.request, prompt_tokens=1, queue_ms=0, ttft_ms=1))
 

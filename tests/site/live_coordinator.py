@@ -25,6 +25,7 @@ from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.messages import (
     Accepted,
+    Account,
     Done,
     Failed,
     PrefillRequest,
@@ -34,13 +35,14 @@ from engine.prefill.messages import (
     context_exceeded,
 )
 from engine.prefill.placement import Cache, PlacementQuery, Refusal, Settings
+from engine.serve.delivered import DeliveryRecord
 from engine.serve.pipeline import PrefillPipeline, PrefillResult
 from tests.runtime.prefill.checkpoints import TINY, theirs
 from tests.waiting import LIMIT_S
 from webapp.jobs.models import Run
 
 VOCABULARY = int(TINY["vocab_size"])  # type: ignore[call-overload]
-Gateway = AsyncChannel[PrefillRequest | Withdraw]
+Gateway = AsyncChannel[PrefillRequest | Withdraw | Account]
 CONTEXT = int(TINY["max_position_embeddings"])  # type: ignore[call-overload]
 
 
@@ -82,6 +84,7 @@ class LiveCoordinator:
             settings=Settings(**{"guard_ms": 1.0, "queue": 64, "chunk_tokens": 32, **settings}),
             cache=Cache(),
         )
+        self.delivered = DeliveryRecord()
         self.asked: list[PrefillRequest] = []
         self.withdrawn: list[str] = []
         self.lines = 0
@@ -128,19 +131,29 @@ class LiveCoordinator:
         self.lines += 1
         self._open.add(line)
         work = self._work
+        mine: list[str] = []
         try:
             async for said in line.messages():
+                if isinstance(said, Account):
+                    for request in said.requests:
+                        await line.send(self.delivered.account(request))
+                    continue
                 if isinstance(said, Withdraw):
                     self.withdrawn.append(said.request)
+                    self.delivered.ended(said.request, "cancelled")
                     if said.request in work:
                         work.pop(said.request).cancel()
                     continue
                 self.asked.append(said)
+                mine.append(said.request)
                 work[said.request] = asyncio.create_task(self._answer(line, said))
         finally:
             self._open.discard(line)
             for task in work.values():
                 task.cancel()
+            for request in mine:
+                if self.delivered.account(request).fate == "open":
+                    self.delivered.ended(request, "cancelled")
 
     async def _answer(self, line: Gateway, ask: PrefillRequest) -> None:
         with suppress(ChannelLost):
@@ -176,6 +189,7 @@ class LiveCoordinator:
                 )
             )
             return
+        self.delivered.accepted(ask.request, len(ids))
         await line.send(
             Accepted(
                 request=ask.request, prompt_tokens=len(ids), queue_ms=place.queue_ms, ttft_ms=place.ttft_ms
@@ -183,6 +197,7 @@ class LiveCoordinator:
         )
         await asyncio.sleep((place.kv_done_ms - now_ms) / 1e3)
         if self.fails:
+            self.delivered.ended(ask.request, self.fails)  # type: ignore[arg-type]
             await line.send(Failed(request=ask.request, reason=self.fails))  # type: ignore[arg-type]
             return
         done = self._model.prefill(ask.request, ids, lease_s=60)
@@ -203,6 +218,7 @@ class LiveCoordinator:
                     ttft_ms=None if number else ttft_ms,
                 )
             )
+            self.delivered.token(ask.request, ttft_ms)
             await asyncio.sleep(0)
             if self.broken is not None and number + 1 >= self.broken:
                 await line.close()
@@ -216,6 +232,7 @@ class LiveCoordinator:
         if ask.hand_over:
             stage = StageCache(rank=0, host="10.0.0.1", port=5_000, block_ids=(1, 2), first_layer=0, layers=4)
             params = transfer_params(engine_id="e", request=ask.request, tokens=prompt, stages=[stage])
+        self.delivered.ended(ask.request, "done", ttft_ms)
         await line.send(
             Done(
                 request=ask.request,

@@ -133,6 +133,11 @@ def suspended(w: World) -> Tenancy:
     return prefill.suspend_tenancy(admin(w), grant(w), "Bursts.")
 
 
+def opening(w: World) -> Callable[[], Any]:
+    key, _ = give_key(w)
+    return partial(prefill.open_request, key, request_id="r", dc=w.dcs[0], at=timezone.now())
+
+
 def used(w: World) -> Callable[[], Any]:
     return partial(
         prefill.record_usage,
@@ -407,6 +412,8 @@ HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
     # prefill
+    "prefill.open_request": (opening, "an open request, which is taken away when its event is written"),
+    "prefill.drop_request": (lambda w: partial(prefill.drop_request, "r"), "an open request goes"),
     "prefill.record_usage": (used, "an event of its own, which nobody can change"),
     "prefill.note_key_use": (
         lambda w: partial(prefill.note_key_use, give_key(w)[0]),

@@ -157,6 +157,10 @@ class CoordinatorQuerySet(models.QuerySet["PrefillCoordinator"]):
         since = timezone.now() - timedelta(seconds=COORDINATOR_SILENT_S)
         return self.filter(state=CoordinatorState.OPEN, run__status=Status.RUNNING, heard_at__gte=since)
 
+    def existing(self) -> CoordinatorQuerySet:
+        """Those whose process may live: open when last heard of, of a run that is not over."""
+        return self.filter(state=CoordinatorState.OPEN, run__in=Run.objects.open())
+
 
 class PrefillCoordinator(models.Model):
     """Where a run takes the prompts of one data centre (engine.prefill.messages), as last reported.

@@ -318,6 +318,36 @@ class UsageEvent(models.Model):
         return self.request_id
 
 
+class OpenRequestQuerySet(models.QuerySet["OpenRequest"]):
+    def visible_to(self, user: Any) -> OpenRequestQuerySet:
+        """Requests of the user's own tenancies, and of the teams that they read."""
+        return self.filter(tenancy__in=Tenancy.objects.visible_to(user))
+
+
+class OpenRequest(models.Model):
+    """A request that was admitted and of which nobody has written yet what came of it.
+
+    It is written before the request goes to a prefill coordinator, and taken away in the transaction that
+    writes its UsageEvent. One that outlives its web process is closed by upkeep. It is no charge.
+    """
+
+    request_id = models.CharField(max_length=64, unique=True)
+    tenancy = models.ForeignKey(Tenancy, on_delete=models.PROTECT, related_name="open_requests")
+    key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+")
+    dc = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")  # one where it may run
+    at = models.DateTimeField()  # when it arrived
+    in_batch = models.BooleanField(default=False)
+
+    objects = OpenRequestQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["at", "id"]
+        indexes = [models.Index(fields=["at"], name="openrequest_oldest_first")]
+
+    def __str__(self) -> str:
+        return self.request_id
+
+
 class NoticeQuerySet(models.QuerySet["Notice"]):
     def visible_to(self, user: Any) -> NoticeQuerySet:
         """Those that `user` got."""

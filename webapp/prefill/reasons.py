@@ -17,5 +17,6 @@ FAILED = {
     "decode": "The KV cache or its decoder was lost.",
     "stopped": "The run has ended.",
     "coordinator_lost": "The connection to the run was lost.",
+    "site_lost": "The site failed while it answered, and no token was delivered.",
     "slow_client": "The client did not read the tokens in time.",
 }

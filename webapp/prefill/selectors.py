@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from webapp.inventory.models import DataCenter, Thing
 from webapp.prefill import quota
-from webapp.prefill.models import ApiKey, Notice, Outcome, Tenancy, UsageEvent
+from webapp.prefill.models import ApiKey, Notice, OpenRequest, Outcome, Tenancy, UsageEvent
 
 NEWS = 10
 
@@ -33,6 +33,11 @@ def keys(user: Any) -> QuerySet[ApiKey]:
 
 def usage(user: Any) -> QuerySet[UsageEvent]:
     return UsageEvent.objects.visible_to(user).select_related("tenancy", "dc")
+
+
+def in_progress(user: Any) -> int:
+    """Requests that `user` may see of which nobody knows yet what they cost."""
+    return OpenRequest.objects.visible_to(user).count()
 
 
 def news(user: Any, tenancy: Tenancy | None = None) -> QuerySet[Notice]:

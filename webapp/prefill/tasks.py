@@ -11,3 +11,11 @@ def upkeep() -> None:
     end_tenancies()
     warn_of_ends()
     mail_notices()
+
+
+@shared_task(name="prefill.settle")
+def settle() -> None:
+    """Close requests whose web process died, by what prefill coordinators delivered of them."""
+    from webapp.prefill.gateway.settling import settle_open_requests
+
+    settle_open_requests()

@@ -479,3 +479,28 @@ def test_a_withdrawn_request_gives_its_place_back_while_the_schedule_is_learned(
         coordinator.trains(iteration)
     assert not coordinator.turn(coordinator.now_ms + 1.0)
     assert coordinator.service.waiting == 0
+
+
+def test_a_coordinator_knows_what_it_delivered_when_the_gateway_is_gone(coordinator: Coordinator) -> None:
+    """By this the site charges what a web process that died had delivered."""
+    coordinator.ask("whole")
+    (chunk,) = coordinator.turn(451.0)
+    coordinator.ran(chunk, token=ord("y"))
+    coordinator.ask("cut", max_tokens=9)
+    coordinator.ask("waits", tokens=60)
+    (chunk, *_) = coordinator.turn(coordinator.now_ms + 50.0) or coordinator.turn(600.0)
+    coordinator.ran(chunk, token=ord("y"), cache=CACHE)
+    coordinator.service.handle_decoder({"request": chunk.request, "token": ord("z")})
+    ttft_ms = coordinator.gateway.sent[-2].ttft_ms  # type: ignore[attr-defined]
+    coordinator.service.gateway_lost(coordinator.gateway)
+    other = Box()
+    coordinator.service.account(other, ["whole", "cut", "waits", "never"])
+    told = {said.request: (said.fate, said.prompt_tokens, said.tokens) for said in other.sent}  # type: ignore[attr-defined]
+    assert told == {
+        "whole": ("done", 40, 1),
+        "cut": ("cancelled", 40, 2),
+        "waits": ("cancelled", 60, 0),
+        "never": ("unknown", 0, 0),
+    }
+    assert [said.is_delivered for said in other.sent] == [True, True, False, False]  # type: ignore[attr-defined]
+    assert other.sent[1].ttft_ms == ttft_ms  # type: ignore[attr-defined]

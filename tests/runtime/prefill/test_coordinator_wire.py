@@ -19,7 +19,7 @@ from engine.control.coordinator_wire import (
 from engine.control.errors import AuthenticationError, ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.control.messages import line_of
-from engine.prefill.messages import Accepted, PrefillRequest, Sampling, Token, Turn, Withdraw
+from engine.prefill.messages import Accepted, Account, PrefillRequest, Sampling, Token, Turn, Withdraw
 
 COORDINATOR = Identity(rank=COORDINATOR_RANK, run="run-1", generation=1, secret=b"secret")
 GATEWAY = replace(COORDINATOR, rank=GATEWAY_RANK)
@@ -55,7 +55,7 @@ def test_an_ask_that_contradicts_itself_is_refused(ask: dict[str, object]) -> No
         PrefillRequest(request="r", longest_prompt=9, max_tokens=2, **ask)
 
 
-async def _echo(line: AsyncChannel[PrefillRequest | Withdraw], _: Greeting) -> None:
+async def _echo(line: AsyncChannel[PrefillRequest | Withdraw | Account], _: Greeting) -> None:
     async for ask in line.messages():
         await line.send(Accepted(request=ask.request, prompt_tokens=1, queue_ms=0, ttft_ms=1))
 

@@ -13,7 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from engine.prefill.messages import context_exceeded
-from webapp.live.models import PrefillCoordinator
+from webapp.live.models import CoordinatorQuerySet, PrefillCoordinator
 from webapp.prefill import quota
 from webapp.prefill.answers import ApiError
 from webapp.prefill.catalogue import context_tokens
@@ -22,7 +22,7 @@ from webapp.prefill.gateway.connections import CoordinatorAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 from webapp.prefill.quota import Drawn
 from webapp.prefill.served import places_of
-from webapp.prefill.services import record_usage
+from webapp.prefill.services import open_request, record_usage
 
 log: Any = structlog.get_logger(__name__)
 NO_COORDINATOR_S = 30.0  # when to try again where no run takes prompts
@@ -85,7 +85,10 @@ async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R
 
 
 def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admission:
-    """Find where a call may run, and take its tokens from the tenancy's quota.
+    """Find where a call may run, take its tokens from the tenancy's quota, and open its record.
+
+    From then on the call is accounted for: whoever admits it writes what came of it, and upkeep does where
+    this process dies first.
 
     Raises
     ------
@@ -110,7 +113,7 @@ def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admis
         text = f"{left}; this request may need {tokens:,}."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
     coordinators = coordinators_of(tenancy, datacenters)
-    return Admission(
+    admission = Admission(
         key=key,
         call=call,
         datacenters=datacenters,
@@ -119,13 +122,22 @@ def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admis
         drawn=drawn,
         in_batch=in_batch,
     )
+    if coordinators:  # else nothing can be delivered
+        where = next(dc for dc in tenancy.datacenters if dc.pk == min(datacenters))
+        open_request(key, request_id=admission.id, dc=where, at=admission.at, in_batch=in_batch)
+    return admission
 
 
 def coordinators_of(tenancy: Tenancy, datacenters: dict[int, str]) -> list[CoordinatorAddress]:
     """Open prefill coordinators of the tenancy's model in `datacenters`, of runs of the team that sells."""
-    rows = PrefillCoordinator.objects.usable().filter(
-        model=tenancy.model, dc__in=datacenters, run__job__team=tenancy.team_id
-    )
+    return addresses_of(PrefillCoordinator.objects.usable(), tenancy, datacenters)
+
+
+def addresses_of(
+    coordinators: CoordinatorQuerySet, tenancy: Tenancy, datacenters: dict[int, str]
+) -> list[CoordinatorAddress]:
+    """Those of `coordinators` that could be sent a request of the tenancy in `datacenters`."""
+    rows = coordinators.filter(model=tenancy.model, dc__in=datacenters, run__job__team=tenancy.team_id)
     rows = rows.select_related("run").only(
         "dc", "model", "host", "port", "rank", "run__generation", "run__secret"
     )

@@ -27,6 +27,7 @@ from webapp.prefill.gateway.calls import CompletionCall, Kind, document, read
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.gateway.views import body_of, prompt_view, unforeseen, when_sent, whole
 from webapp.prefill.models import ApiKey
+from webapp.prefill.services import drop_request
 
 MOST_LINES = 1_000
 AT_ONCE = 8  # requests of a batch that are with prefill coordinators, or wait to be
@@ -160,4 +161,6 @@ async def _tried(key: ApiKey, line: Line, call: CompletionCall, until: float) ->
             if admission is not None:
                 await write_refusal(admission, error)
             raise error
+        if admission is not None:
+            await in_thread(drop_request, admission.id)  # it is asked again, as another request
         await asyncio.sleep(wait_s)

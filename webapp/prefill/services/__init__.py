@@ -11,16 +11,18 @@ from webapp.prefill.services.keys import make_key, note_key_use, revoke_key, rot
 from webapp.prefill.services.notices import mail_notices, tell
 from webapp.prefill.services.requests import ask_renewal, request_tenancy, withdraw_tenancy
 from webapp.prefill.services.terms import end_tenancies, warn_of_ends
-from webapp.prefill.services.usage import record_usage
+from webapp.prefill.services.usage import drop_request, open_request, record_usage
 
 __all__ = [
     "Limits",
     "approve_tenancy",
     "ask_renewal",
+    "drop_request",
     "end_tenancies",
     "mail_notices",
     "make_key",
     "note_key_use",
+    "open_request",
     "record_usage",
     "refuse_tenancy",
     "request_tenancy",

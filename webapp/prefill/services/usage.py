@@ -1,13 +1,32 @@
-"""Usage: one event a request, written once."""
+"""Usage: what is open, and one event a request, written once."""
 
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
+from django.db import transaction
 
 from webapp.inventory.models import DataCenter
-from webapp.prefill.models import ApiKey, Outcome, Tenancy, UsageEvent, charge_of
+from webapp.prefill.models import ApiKey, OpenRequest, Outcome, Tenancy, UsageEvent, charge_of
 
 
+def open_request(
+    key: ApiKey, *, request_id: str, dc: DataCenter, at: datetime, in_batch: bool = False
+) -> OpenRequest:
+    """Write down that a request is admitted, before anything of it can be delivered.
+
+    dc : one of those where it may run.
+    """
+    return OpenRequest.objects.create(
+        request_id=request_id, tenancy=key.tenancy, key=key, dc=dc, at=at, in_batch=in_batch
+    )
+
+
+def drop_request(request_id: str) -> None:
+    """Take an open request away of which nothing was delivered and no event is to be written."""
+    OpenRequest.objects.filter(request_id=request_id).delete()
+
+
+@transaction.atomic
 def record_usage(
     tenancy: Tenancy,
     *,
@@ -21,7 +40,7 @@ def record_usage(
     ttft_ms: float | None = None,
     in_batch: bool = False,
 ) -> UsageEvent:
-    """Write down what came of a request that arrived at `at`; told twice, it is written once.
+    """Write down what came of a request that arrived at `at`; told twice, it is written once. It is closed.
 
     Only a delivered prefill is charged, at the tenancy's price. One that was accepted before the tenancy was
     suspended or ended is written, and charged, like any other. One in a batch has no objective.
@@ -54,4 +73,5 @@ def record_usage(
     )
     if event.tenancy_id != tenancy.pk:
         raise ValidationError("The request id is another tenancy's.")
+    OpenRequest.objects.filter(request_id=request_id).delete()
     return event

@@ -23,9 +23,12 @@ FORMATS = {
 @for_everyone
 def usage_list(request: HttpRequest) -> HttpResponse:
     query = f"?{request.GET.urlencode()}" if request.GET else ""
+    count = selectors.in_progress(request.user)
+    running = "1 request in progress" if count == 1 else f"{count:,} requests in progress"
     return list_page(
         request,
         title="Usage",
+        note=f"{running}, listed and charged when known" if count else "",
         rows=selectors.usage(request.user),
         filter_class=UsageFilterSet,
         table_class=UsageTable,
