@@ -14,7 +14,7 @@ from engine.job.shape import shape_of
 from tests.site import many
 from tests.site.telemetry import ADAPTED
 from tests.site.world import VALUES, World, make_dc, make_node
-from webapp.inventory.models import GpuPool, WanLink
+from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.jobs.models import Job, MarkLevel, RankState, RankStatus, Run, Status
 from webapp.jobs.services import (
     add_mark,
@@ -187,7 +187,8 @@ def large_one(world: World) -> None:
     """960 GPUs: 16 pipelines of 60 stages over three data centres of 40 nodes."""
     dcs = [make_dc(world.team, f"large-{place}") for place in ("a", "b", "c")]
     GpuPool.objects.filter(dc__in=dcs).update(price_per_gpu_hour="1.85")
-    online: dict[str, Any] = {"last_seen": timezone.now(), "enrolled_at": timezone.now(), "seen_gpus": 8}
+    joined: dict[str, Any] = {"acl_sha256": "0" * 64, "enrolled_at": timezone.now()}
+    online = {**joined, "device": Device.EMULATED, "last_seen": timezone.now(), "seen_gpus": 8}
     nodes = [[make_node(dc, f"{dc.name}-{i + 1:02}", gpus=8, **online) for i in range(40)] for dc in dcs]
     for a, b in itertools.pairwise(dcs):
         WanLink.objects.create(a=a, b=b, latency_ms=12, bandwidth_gbps=5)

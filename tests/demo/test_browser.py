@@ -381,6 +381,7 @@ def test_plan_and_its_page(visitor: Visitor) -> None:
     page.fill("[name=name]", name)
     for box in page.locator("[name=datacenters]").all():
         box.check()
+    page.locator(".form-fold summary").click()
     page.fill("[name=partitions]", "6")
     page.locator("[name=partitions]").evaluate(
         "input => { input.removeAttribute('min'); input.value = '0'; }"

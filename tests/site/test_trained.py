@@ -35,6 +35,7 @@ def planned(world: World, **changes: Any) -> Plan:
     ],
 )
 def test_button_check_and_run_say_what_is_trained(world: World, changes: Any, said: str) -> None:
+    Node.objects.update(device=changes.get("device", "emulated"))
     plan = planned(world, **changes)
     client, best = world.client("operator"), plan.result["best"]
     check = next(c for c in dry_run(plan, best)["checks"] if c["name"] == "Model")

@@ -24,7 +24,7 @@ from webapp.jobs.dry import Check, dry_run_document
 from webapp.jobs.gpu_inventory import GpuOfRank
 from webapp.jobs.models import CheckpointStatus, Job, Run
 from webapp.planning.document import site_job
-from webapp.planning.forms import of_job
+from webapp.planning.forms import data_field, of_job
 
 SHARING = {"temporal": "Temporal", "spatial": "Spatial"}
 # Of one policy; another has its own.
@@ -105,6 +105,10 @@ class JobForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     steps = of_job("optimizer.steps", label="Iterations")
+    data = data_field(
+        help_text="A text file or folder, at the same path on every node. Leave empty for the source text "
+        "of Python's standard library.",
+    )
     lr = of_job("optimizer.lr", label="Learning rate")
     clip = of_job(
         "optimizer.clip",
@@ -229,7 +233,7 @@ class JobForm(Sectioned, forms.Form):
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [
-        ("Run", "", ["name", "steps"]),
+        ("Run", "", ["name", "steps", "data"]),
         ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every"]),
         ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent", "adapt_policy"]),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
@@ -243,9 +247,15 @@ class JobForm(Sectioned, forms.Form):
     FOLDED: ClassVar = {
         title: title for title in ("Training", "Schedule", "Checkpoints", "Failures", "Prefill")
     }
-    FIELD_OF: ClassVar = {"recovery": "recoveries", "adapt": "adapt_percent", "prefill": "prefill_checkpoint"}
-    CHANGED = (
+    FIELD_OF: ClassVar = {
+        "recovery": "recoveries",
+        "adapt": "adapt_percent",
+        "prefill": "prefill_checkpoint",
+        "files": "data",
+    }
+    CHANGED: tuple[str, ...] = (
         "steps",
+        "data",
         "lr",
         "clip",
         "seed",
@@ -282,6 +292,8 @@ class JobForm(Sectioned, forms.Form):
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
+        if isinstance(old.data.files, dict):  # one path for each data centre, which stay as they are
+            del self.fields["data"]
         self.old, self._team, self._gpu_of_rank, self._planned = document, team, gpu_of_rank, planned
         self.dry = None if self.is_bound else self._dry(document)
         self._offer_layers(document)
@@ -331,7 +343,11 @@ class JobForm(Sectioned, forms.Form):
         document = self.old
         if cleaned["policy"] != document["strategy"]["policy"]:
             document = changed(document, {PATHS[name]: None for name in POLICY_RULES})
-        values = {PATHS[name]: cleaned[name] if cleaned[name] != "" else None for name in self.CHANGED}
+        values = {
+            PATHS[name]: cleaned[name] if cleaned[name] != "" else None
+            for name in self.CHANGED
+            if name in self.fields
+        }
         values |= self._checkpoints(cleaned)
         every, held_out = cleaned["validation_every"], value_at(document, "data.validation", {})
         values["data.validation"] = {**held_out, "every": every} if every else None
@@ -473,6 +489,9 @@ class CloneForm(JobForm):
             self.add_error("steps", f"Enter more than {chosen.step:,}: the checkpoint has done that many.")
         if cleaned["seed"] != (seed := self.initial["seed"]):
             self.add_error("seed", f"Enter {seed}: the checkpoint was saved with that seed.")
+        if "data" in self.fields and cleaned["data"] != (text := self.initial["data"] or ""):
+            told = f"Enter {text}" if text else "Leave this empty"
+            self.add_error("data", f"{told}: the checkpoint was trained on that text.")
         before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
         if before != after:
             told = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."

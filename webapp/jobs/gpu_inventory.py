@@ -11,12 +11,12 @@ from typing import Any
 
 from engine.job.locations import Document, device_of, gpus_needed
 from webapp.inventory.models import GpuPool, Node, NodeState
+from webapp.inventory.selectors import several
 from webapp.inventory.selectors.pools import pools_of_teams
 from webapp.jobs.models import RANK_OVER, RankState
 
 Gpu = tuple[Node, int]
 GpuOfRank = Sequence[Sequence[Any]]  # [name of the node, GPU] of each rank of a job that is placed
-MOST_NAMED = 3  # nodes or GPUs that a sentence names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Supply:
         text = f"Waits for {gpus} in {name}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
         if self.total < self.needed:
             why = [f"there are {self.total} in total"]
-            why += [f"{_several(self.unjoined)} must join first"] if self.unjoined else []
+            why += [f"{several(self.unjoined)} must join first"] if self.unjoined else []
             why += [f"{self.others} of another device do not count"] if self.others else []
             return Shortage(text=f"{text}: {', '.join(why)}", needs_action=True)
         if self.online < self.needed:
@@ -138,13 +138,13 @@ class GpuInventory:
         gone = [name for name, gpu in gpu_of_rank if name not in nodes or gpu >= nodes[name].gpus]
         if gone:
             text = f"offers no such {document['device']} GPU in the pools of the placement"
-            return Shortage(text=f"Waits for {_several(gone)}: the inventory {text}", needs_action=True)
+            return Shortage(text=f"Waits for {several(gone)}: the inventory {text}", needs_action=True)
         away = [name for name, _ in gpu_of_rank if not nodes[name].is_placeable]
         if away:
-            said = f"Waits for {_several(away)}, where it is placed"
+            said = f"Waits for {several(away)}, where it is placed"
             return Shortage(text=f"{said}: silent, draining or of another version", needs_action=True)
         busy = [f"{name} GPU {gpu}" for name, gpu in gpu_of_rank if (nodes[name].pk, gpu) in self._held]
-        return Shortage(text=f"Waits for {_several(busy)}, where it is placed: busy") if busy else None
+        return Shortage(text=f"Waits for {several(busy)}, where it is placed: busy") if busy else None
 
     def _idle(self, pool: GpuPool, device: str) -> list[Gpu]:
         nodes = [node for node in self._nodes[pool.pk, device] if node.is_placeable]
@@ -169,10 +169,3 @@ class GpuInventory:
                 for node in rest
             ),
         )
-
-
-def _several(names: Iterable[str]) -> str:
-    """The first few of `names`, each once, and how many more there are."""
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    return ", ".join(known[:MOST_NAMED]) + more

@@ -154,6 +154,8 @@ def initial_of_run(found: MeasuredRun) -> dict[str, Any]:
         "microbatches": job.cell.microbatches,
         **{name: getattr(job.model, name) for name in ("layers", "hidden", "heads", "seq")},
         "micro_batch": job.cell.micro_batch,
+        "device": job.device.kind,
+        **({"data": job.data.files} if isinstance(job.data.files, str) else {}),
         **{name: getattr(job.optimizer, name) for name in ("steps", "lr", "seed")},
     }
 

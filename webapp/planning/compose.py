@@ -25,14 +25,17 @@ RULES = (
 # What a launch of a plan of a model trains: that model, or a small one with its times.
 PLANNED, SMALL = "planned", "small"
 SHAPE = ("layers", "hidden", "heads", "seq")
-TRAINED = ("device", "micro_batch", "steps", "lr", "seed")
+TRAINED = ("device", "data", "micro_batch", "steps", "lr", "seed")
 PREFILL = ("weight_budget_gb", "kv_budget_gb")
 EXPLICIT = ("forward_ms", "backward_ms", "recompute_ms", "parameters_per_stage", "activation_bytes")
 
 
 def request_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The document of `meridian plan`: pools of the chosen data centres, their links, job and rules."""
-    chosen = named_pools(values["datacenters"])
+    """The document of `meridian plan`: pools of the chosen data centres, their links, job and rules.
+
+    Of each pool the GPUs count that a launch could use: those of the device that it trains on.
+    """
+    chosen = named_pools(values["datacenters"], device_of(values))
     links = links_of(chosen)
     document = {
         "method": values.get("method") or "algorithm1",
@@ -42,6 +45,12 @@ def request_of(values: dict[str, Any]) -> dict[str, Any]:
         "allreduce": values["source"] == "model" or values.get("parameters_per_stage") is not None,
     }
     return document | {name: values[name] for name in RULES if values.get(name) not in (None, "")}
+
+
+def device_of(values: dict[str, Any]) -> str | None:
+    """The device that a launch trains on; None where too little is said of what it trains."""
+    training = training_of(values)
+    return training["device"] if training else None
 
 
 def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
@@ -57,6 +66,8 @@ def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
         "lr": values.get("lr") or 1e-3,
         "seed": values.get("seed") or 0,
     }
+    if values.get("data"):
+        training["data"] = values["data"]
     return (
         training if as_planned else training | {"model": shape, "micro_batch": values.get("micro_batch") or 1}
     )

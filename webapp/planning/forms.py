@@ -4,7 +4,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
-from django.db.models import Prefetch
+from django.core.exceptions import ValidationError
+from django.db.models import Prefetch, Sum
 
 from engine.errors import InputError
 from engine.inputs import parse
@@ -18,7 +19,7 @@ from webapp.common.asked_once import key_field
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
-from webapp.inventory.models import DataCenter, Device, GpuPool
+from webapp.inventory.models import DataCenter, Device, GpuPool, Node
 from webapp.planning import compose
 from webapp.planning.work import answers_at_once
 
@@ -33,7 +34,19 @@ RUN_ON = [
 ]
 # `optimal` takes a minute a cell: the page Schedules has progress and a stop for that.
 MOST_TICKED = 20  # of a new plan; more are for the user to choose from
+MOST_STAGES_AT_FIRST = 6  # of a new plan; fewer where there are fewer GPUs
 AT_ONCE = tuple(name for name in POLICIES if name != "optimal")
+
+
+def _absolute(path: str) -> None:
+    """Refuse a path that nodes would read from wherever their agent was started."""
+    if not path.startswith("/"):
+        raise ValidationError("Enter a path that begins with /: nodes have no folder in common.")
+
+
+def data_field(**kwargs: Any) -> Any:
+    """A form field for the text that a run trains on."""
+    return of_job("data.files", label="Training data", max_length=500, validators=[_absolute], **kwargs)
 
 
 class DataCenterChoice(forms.ModelMultipleChoiceField):
@@ -67,13 +80,21 @@ class PlanForm(Sectioned, forms.Form):
         widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one data centre."},
     )
+    model = forms.ChoiceField(
+        label="Model",
+        choices=[(name, name) for name in PRESETS],
+        initial=next(iter(PRESETS)),
+        required=False,
+        help_text="The times of a stage follow from the model and the GPU type.",
+    )
+    data = data_field(
+        help_text="Text that a launch of this plan trains on: a file or folder, at the same path on every "
+        "node. Leave empty for the source text of Python's standard library.",
+    )
     source = forms.ChoiceField(
         label="Source of times",
-        choices=[("times", "Times entered below"), ("model", "A model preset")],
-        initial="times",
-    )
-    model = forms.ChoiceField(
-        label="Model", choices=[("", "–"), *((name, name) for name in PRESETS)], required=False
+        choices=[("model", "The model and the GPU type"), ("times", "Times entered below")],
+        initial="model",
     )
     model_micro_batch = Numbers(
         whole=True, label="Microbatch size, sequences", initial=[1], required=False, help_text=SEVERAL
@@ -156,31 +177,22 @@ class PlanForm(Sectioned, forms.Form):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        (
-            "Model",
-            "Times are of one microbatch on one stage",
-            [
-                "source",
-                "model",
-                "forward_ms",
-                "backward_ms",
-                "activation_bytes",
-                "partitions",
-                "microbatches",
-            ],
-        ),
+        ("Model", "", ["model", "data"]),
         ("Data centres", "Including the links between them", ["datacenters"]),
         ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
+        ("Layout", "", ["partitions", "microbatches", "model_micro_batch", "tp"]),
         ("Search", "", ["policy", "method", "order", "max_dp_cells", "bill"]),
         (
             "Times and memory",
             "Of one microbatch on one stage",
             [
+                "source",
+                "forward_ms",
+                "backward_ms",
                 "recompute_ms",
+                "activation_bytes",
                 "comm_to_compute",
                 "parameters_per_stage",
-                "model_micro_batch",
-                "tp",
                 "mfu",
                 "weight_budget_gb",
                 "kv_budget_gb",
@@ -203,7 +215,7 @@ class PlanForm(Sectioned, forms.Form):
             ],
         ),
     ]
-    FOLDED: ClassVar = dict.fromkeys(("Search", "Times and memory", "Training"), "Advanced")
+    FOLDED: ClassVar = dict.fromkeys(("Layout", "Search", "Times and memory", "Training"), "Advanced")
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -213,6 +225,15 @@ class PlanForm(Sectioned, forms.Form):
         counted = Prefetch("pools", queryset=GpuPool.objects.with_counts().order_by("gpu_type"))
         offered = DataCenter.objects.visible_to(user).prefetch_related(counted)
         self.fields["datacenters"].queryset = offered  # type: ignore[attr-defined]
+        self._suit(user)
+
+    def _suit(self, user: Any) -> None:
+        """Begin with the device that most of the user's GPUs are of, and with stages that they fill."""
+        counted = Node.objects.visible_to(user).order_by().values("device").annotate(count=Sum("gpus"))
+        most = max(counted, key=lambda row: row["count"], default=None)
+        if most:
+            self.fields["device"].initial = most["device"]
+            self.fields["partitions"].initial = [min(MOST_STAGES_AT_FIRST, most["count"])]
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -230,8 +251,19 @@ class PlanForm(Sectioned, forms.Form):
             if name not in self.errors and cleaned.get(name) in (None, ""):
                 self.add_error(name, "This field is required.")
         if not self.errors:
+            self._refuse_absent_device(cleaned)
+        if not self.errors:
             self._compose(cleaned)
         return cleaned
+
+    def _refuse_absent_device(self, cleaned: dict[str, Any]) -> None:
+        """An error where none of the nodes that a launch could use is of the device that it trains on."""
+        wanted = compose.device_of(cleaned)
+        nodes = Node.objects.filter(dc__in=cleaned["datacenters"]).order_by()
+        there = sorted(Device(device).label for device in nodes.values_list("device", flat=True).distinct())
+        if wanted and there and (label := Device(wanted).label) not in there:
+            said = f"No node of the chosen data centres is of {label}. They have: {', '.join(there)}."
+            self.add_error("device", said)
 
     def _compose(self, cleaned: dict[str, Any]) -> None:
         try:

@@ -1,7 +1,12 @@
-"""What a plan counted on and the inventory no longer has. A plan keeps it by value and protects nothing."""
+"""What a plan counted on and is not there: no longer in the inventory, or not joined yet.
 
-from webapp.inventory.models import WanLink
-from webapp.inventory.selectors import pools
+A plan keeps what it counted on by value and protects nothing.
+"""
+
+from collections import defaultdict
+
+from webapp.inventory.models import Device, Node, WanLink
+from webapp.inventory.selectors import pools, several
 from webapp.planning.models import Plan
 
 
@@ -16,6 +21,36 @@ def missing(plan: Plan) -> list[str]:
         *(f"GPU pool {name}" for name in names if name not in known),
         *(f"link {a} – {b}" for a, b in _links(plan) if _is_gone(a, b, sites, joined)),
     ]
+
+
+def to_join(plan: Plan) -> list[str]:
+    """What must come before the GPUs that a plan counts are there, pool by pool in words; two queries.
+
+    GPUs count that are of the device that a launch trains on, on nodes that have joined; of a plan that says
+    nothing of a launch, those of any device.
+    """
+    known = pools(plan.team, [dc["name"] for dc in plan.request["datacenters"]])
+    nodes: dict[int, list[Node]] = defaultdict(list)
+    rows = Node.objects.filter(pool__in={pool.pk for pool in known.values()}).order_by("name")
+    for node in rows.only("name", "pool", "gpus", "device", "acl_sha256"):
+        nodes[node.pool_id].append(node)
+    device = plan.training["device"] if plan.training else None
+    counted = ((dc["name"], dc["gpus"]) for dc in plan.request["datacenters"] if dc["name"] in known)
+    return [said for name, gpus in counted if (said := _lacks(name, gpus, nodes[known[name].pk], device))]
+
+
+def _lacks(name: str, gpus: int, nodes: list[Node], device: str | None) -> str:
+    """What the pool called `name` lacks of the `gpus` that were counted; empty where it has them."""
+    usable = [node for node in nodes if device in (None, node.device)]
+    joined = sum(node.gpus for node in usable if node.is_enrolled)
+    if joined >= gpus:
+        return ""
+    label = f"{Device(device).label}s" if device else "GPUs"
+    said = f"{joined} of the {gpus} {label} counted in {name} have joined"
+    if waiting := several(node.name for node in usable if not node.is_enrolled):
+        said += f"; {waiting} must join first"
+    others = sum(node.gpus for node in nodes) - sum(node.gpus for node in usable)
+    return f"{said}; {others} of another device do not count" if others else said
 
 
 def _links(plan: Plan) -> list[list[str]]:

@@ -30,7 +30,7 @@ from webapp.computations.models import OPEN, Computation, ComputationKind, Compu
 from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
 from webapp.planning.forms import PlanForm, everywhere
-from webapp.planning.missing import missing
+from webapp.planning.missing import missing, to_join
 from webapp.planning.models import Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
@@ -188,7 +188,7 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     query = f"?{context['what_query']}" if context["what_query"] else ""
     context["document_url"] = reverse("planning:plan-document", args=[pk]) + query
     context["address"] = request.build_absolute_uri(reverse("planning:plan-detail", args=[pk]) + query)
-    context["missing"] = missing(plan)
+    context["missing"], context["to_join"] = missing(plan), to_join(plan)
     context = extended("plan", request, context)
     if request.headers.get("HX-Request"):
         response = render(request, "planning/plan_answer.html", context | {"fragment": True})

@@ -20,10 +20,15 @@ class GpuPoolQuerySet(models.QuerySet["GpuPool"]):
         """Pools of the data centres that `user` sees."""
         return self.filter(dc__team__in=Team.objects.visible_to(user))
 
-    def with_counts(self) -> GpuPoolQuerySet:
-        """Adds `node_count` and `gpu_count`; sorted, for the model's ordering ends where rows are grouped."""
+    def with_counts(self, device: str | None = None) -> GpuPoolQuerySet:
+        """Adds `node_count` and `gpu_count`; sorted, for the model's ordering ends where rows are grouped.
+
+        device : of the nodes that count; None: all of them.
+        """
+        counts = models.Q(nodes__device=device) if device else None
         return self.annotate(
-            node_count=models.Count("nodes"), gpu_count=Coalesce(models.Sum("nodes__gpus"), 0)
+            node_count=models.Count("nodes", filter=counts),
+            gpu_count=Coalesce(models.Sum("nodes__gpus", filter=counts), 0),
         ).order_by("dc__name", "gpu_type")
 
 

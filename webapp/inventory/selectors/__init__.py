@@ -2,7 +2,7 @@
 
 from webapp.inventory.selectors.details import detail_context, tcp_figures
 from webapp.inventory.selectors.nodes import clock_offset_s, clock_offsets_s
-from webapp.inventory.selectors.pools import datacenter_name, named_pools, pools
+from webapp.inventory.selectors.pools import datacenter_name, named_pools, pools, several
 
 __all__ = [
     "clock_offset_s",
@@ -11,5 +11,6 @@ __all__ = [
     "detail_context",
     "named_pools",
     "pools",
+    "several",
     "tcp_figures",
 ]

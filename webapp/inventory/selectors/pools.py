@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, GpuPool
 
+MOST_NAMED = 3  # nodes or GPUs that a sentence names
+
 
 def pools(team: Team, names: Iterable[str]) -> dict[str, GpuPool]:
     """The pools of `team` that `names` mean; a name that means none is left out. See `pools_of_teams`."""
@@ -33,13 +35,15 @@ def pools_of_teams(wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], G
     return found
 
 
-def named_pools(dcs: Iterable[DataCenter]) -> dict[str, GpuPool]:
+def named_pools(dcs: Iterable[DataCenter], device: str | None = None) -> dict[str, GpuPool]:
     """Every pool of `dcs`, in their order, by its name in plans; with `dc`, `node_count`, `gpu_count`.
+
+    device : of the nodes that count; None: all of them.
 
     Algorithm 1 fills data centres that are alike in the order in which they are listed.
     """
     at = {dc.pk: place for place, dc in enumerate(dcs)}
-    rows = list(GpuPool.objects.filter(dc__in=at).select_related("dc").with_counts())
+    rows = list(GpuPool.objects.filter(dc__in=at).select_related("dc").with_counts(device))
     rows.sort(key=lambda pool: at[pool.dc_id])  # of one data centre they stay sorted by GPU type
     here: dict[int, int] = defaultdict(int)
     for pool in rows:
@@ -50,3 +54,10 @@ def named_pools(dcs: Iterable[DataCenter]) -> dict[str, GpuPool]:
 def datacenter_name(name: str) -> str:
     """The data centre of the pool that a plan calls `name`."""
     return name.partition(":")[0]
+
+
+def several(names: Iterable[str]) -> str:
+    """The first few of `names` of nodes or GPUs, each once, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return ", ".join(known[:MOST_NAMED]) + more
