@@ -15,9 +15,10 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[impor
 from django.urls import re_path  # noqa: E402
 
 from webapp.checks import require_servers  # noqa: E402
+from webapp.edge.bodies import InMemory  # noqa: E402
+from webapp.edge.connections import PerAddress  # noqa: E402
 from webapp.edge.sockets import Guarded, no_such_socket  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
-from webapp.prefill.gateway.bodies import InMemory  # noqa: E402
 
 require_servers()
 
@@ -31,10 +32,12 @@ def _with(middleware: list[str]) -> ASGIHandler:
         settings.MIDDLEWARE = everything
 
 
-sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])
-application = ProtocolTypeRouter(
-    {
-        "http": InMemory(http, api=_with(settings.API_MIDDLEWARE)),
-        "websocket": Guarded(AuthMiddlewareStack(sockets)),
-    }
+sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])  # type: ignore[arg-type]
+application = PerAddress(
+    ProtocolTypeRouter(
+        {
+            "http": InMemory(http, api=_with(settings.API_MIDDLEWARE)),
+            "websocket": Guarded(AuthMiddlewareStack(sockets)),
+        }
+    )
 )

@@ -248,6 +248,19 @@ DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a mistyped address is no warning
 # The demo (seed_demo leaves the file) names its logins on the login page.
 DEMO = not PRODUCTION and env.flag("MERIDIAN_DEMO", (VAR / "demo").exists())
 
+# What the web process takes from whoever asks, before it knows who that is (webapp/edge).
+LARGEST_BODY_BYTES = int(env.number("MERIDIAN_BODY_KB", 256, least=16) * 1e3)
+LARGEST_DOCUMENT_BYTES = int(env.number("MERIDIAN_DOCUMENT_KB", 2_500, least=16) * 1e3)
+# Django's own, of forms and files: nothing that came so far is spooled to a disk.
+DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = max(LARGEST_BODY_BYTES, LARGEST_DOCUMENT_BYTES)
+HEAD_TIMEOUT_S = env.number("MERIDIAN_HEAD_TIMEOUT_S", 10, least=1)
+BODY_TIMEOUT_S = env.number("MERIDIAN_BODY_TIMEOUT_S", 30, least=1)
+SEND_TIMEOUT_S = env.number("MERIDIAN_SEND_TIMEOUT_S", 60, least=1)
+MOST_CONNECTIONS = int(env.number("MERIDIAN_CONNECTIONS", 900, least=10))
+CONNECTIONS_PER_ADDRESS = int(env.number("MERIDIAN_CONNECTIONS_PER_ADDRESS", 400, least=1))
+SOCKETS_PER_PERSON = int(env.number("MERIDIAN_SOCKETS_PER_PERSON", 50, least=1))
+STREAMS_PER_TENANCY = int(env.number("MERIDIAN_STREAMS_PER_TENANCY", 200, least=1))
+
 # How long before the site acts, seconds.
 NODE_SILENT_AFTER_S = env.number("MERIDIAN_NODE_SILENT_S", 10, least=4)  # heartbeats come every 2 s
 DISPATCH_AGAIN_AFTER_S = 6.0  # no rank has answered: the message was lost

@@ -30,12 +30,15 @@ START_S = 240.0  # for the ranks of a run; pytest ends a test after 300
 def environment(var: Path) -> dict[str, str]:
     """The environment of a user's shell: nothing of the test process's own servers.
 
-    Ranks may take as long to start as a test may wait: twelve of them import torch where other work goes on.
+    One person at one address plays hundreds. Ranks may take as long to start as a test may wait: twelve of
+    them import torch where other work goes on.
     """
     ours = ("MERIDIAN_", "DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     started_s = f"{START_S:.0f}"
-    return {**kept, "MERIDIAN_VAR": str(var), "MERIDIAN_START_TIMEOUT_S": started_s, "PYTHONUNBUFFERED": "1"}
+    crowds = {"MERIDIAN_SOCKETS_PER_PERSON": "600", "MERIDIAN_CONNECTIONS_PER_ADDRESS": "800"}
+    changed = {"MERIDIAN_VAR": str(var), "MERIDIAN_START_TIMEOUT_S": started_s, **crowds}
+    return {**kept, **changed, "PYTHONUNBUFFERED": "1"}
 
 
 def wait_for(what: str, probe: Callable[[], Any], seconds: float = LIMIT_S, every: float = 0.2) -> Any:

@@ -55,7 +55,7 @@ def served_site(var: Path, **environment: str) -> Iterator[ServedSite]:
     with (var / "web.log").open("ab") as log:
         process = subprocess.Popen(web.argv, cwd=ROOT, env=web.env, stdout=log, stderr=log)
     try:
-        until(lambda: _answers(site) or process.poll() is not None, lambda: site.log, every_s=0.1)
+        until(lambda: answers(site) or process.poll() is not None, lambda: site.log, every_s=0.1)
         assert process.poll() is None, site.log
         yield site
     finally:
@@ -81,7 +81,8 @@ def is_closed(line: socket.socket) -> bool:
     return True
 
 
-def _answers(site: ServedSite) -> bool:
+def answers(site: ServedSite) -> bool:
+    """Whether a page of the site is answered."""
     try:
         return httpx.get(f"{site.url}/healthz", timeout=LIMIT_S).status_code == 200
     except httpx.TransportError:

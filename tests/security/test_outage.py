@@ -49,7 +49,7 @@ def test_everything_says_so_without_a_traceback(site: ServedSite) -> None:
         assert answer.status_code == 503, (what, answer.text)
         assert int(answer.headers["Retry-After"]) > 0, what
     assert "The database is away" in answers["page"].text
-    assert answers["join"].json()["reason"] == "The database does not answer."
+    assert answers["join"].json()["reason"] == "The database is away"
     for what in ("models", "completions", "batch"):
         error = answers[what].json()["error"]
         assert (error["code"], error["type"]) == ("unavailable", "service_unavailable_error"), what

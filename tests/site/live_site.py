@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from tests.waiting import LIMIT_S, until
+from webapp.edge.connections import BoundedProtocol
 from webapp.prefill.gateway.connections import close_connections
 
 
@@ -26,6 +27,7 @@ def live_site() -> Iterator[str]:
         application,
         host="127.0.0.1",
         port=0,
+        http=BoundedProtocol,
         lifespan="off",
         log_config=None,
         loop="asyncio",

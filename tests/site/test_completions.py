@@ -25,10 +25,11 @@ from tests.site.tenancies import give_key, grant
 from tests.site.test_tenancy_pages import train
 from tests.waiting import LIMIT_S, until
 from webapp.common import broker
+from webapp.edge.bodies import InMemory
 from webapp.jobs.models import Run
 from webapp.prefill import services
 from webapp.prefill.gateway import batches
-from webapp.prefill.gateway.bodies import InMemory
+from webapp.prefill.gateway.views import open_answers
 from webapp.prefill.models import ApiKey, Outcome, UsageEvent, charge_of
 
 if TYPE_CHECKING:
@@ -260,6 +261,23 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     assert_nowhere(["unheard of", "zzzzzz"], caplog.text)
 
 
+def test_a_tenancy_has_so_many_answers_open(shop: Shop, settings: Any) -> None:
+    """Those that ended, broke off or were refused are no longer open."""
+    settings.STREAMS_PER_TENANCY = 1
+    ask: Any = {"model": MODEL, "prompt": PROMPT, "max_tokens": 4}
+    close = open_answers.open(shop.key.tenancy_id, 1)
+    assert close is not None
+    refused = shop.post("/v1/completions", ask)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert refused.headers["Retry-After"] == "1"
+    close()
+    with shop.client.completions.create(**ask, stream=True) as stream:
+        assert next(iter(stream)).choices
+    until(lambda: shop.post("/v1/completions", ask).status_code == 200)
+    assert shop.post("/v1/completions", {**ask, "model": "none"}).status_code == 404
+    assert shop.post("/v1/completions", ask).status_code == 200
+
+
 def test_anothers_request_id_changes_nothing(shop: Shop) -> None:
     """Ids are the site's own: what a client sends as one is not looked at."""
     ask = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1}
@@ -346,9 +364,9 @@ def test_a_fault_of_ours_is_said_without_the_prompt(shop: Shop, monkeypatch: Any
     assert PROMPT not in caplog.text + answer.text
 
 
-async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(monkeypatch: Any) -> None:
+async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(settings: Any) -> None:
     """Django would spool it to a disk."""
-    monkeypatch.setattr("webapp.prefill.gateway.bodies.BODY_S", LIMIT_S)
+    settings.BODY_TIMEOUT_S = LIMIT_S
     reached = []
 
     async def django(scope: Any, receive: Any, send: Any) -> None:
@@ -376,7 +394,7 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
     assert await ask([b"{", b"}"]) == 0
     assert reached == [{"type": "http.request", "body": b"{}", "more_body": False}]
     assert await ask([b"x" * 1_000_000] * 3) == 413
-    monkeypatch.setattr("webapp.prefill.gateway.bodies.BODY_S", 0.05)
+    settings.BODY_TIMEOUT_S = 0.05
     assert await ask([b"{"], end=False) == 408
     assert len(reached) == 1
 

@@ -47,7 +47,7 @@ def without_tokens(logger: Any, method: str, event: dict[str, Any]) -> dict[str,
     }
 
 
-def without_outages(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+def without_outages(logger: Any, method: str, event: Any) -> Any:
     """A processor: that the database is away is one line. Every request would add the same traceback."""
     found = event.get("exc_info")
     error = found[1] if isinstance(found, tuple) else found if isinstance(found, BaseException) else None

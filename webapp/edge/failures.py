@@ -2,36 +2,27 @@
 
 import sys
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.http import HttpRequest, HttpResponse
 from django.views.defaults import server_error
 
 from webapp.common import database
-from webapp.prefill.answers import database_away
-from webapp.prefill.gateway.bodies import PREFIX
+from webapp.edge.refusals import Refusal
 
-AWAY = "The database does not answer."
-REMEDY = "Try again in a moment. Runs continue meanwhile."
+AWAY = Refusal(
+    status=503,
+    code="unavailable",
+    title="The database is away",
+    text="The site cannot read or write anything at the moment. Nothing was saved by this request. "
+    "Runs continue. Try again in a moment.",
+    retry_after_s=database.RETRY_AFTER_S,
+)
 
 
 def failed(request: HttpRequest) -> HttpResponse:
     """The `handler500` of the site. Nothing in it asks the database: no session, no user."""
     if not database.is_away(sys.exc_info()[1]):
         return server_error(request)
-    if request.path.startswith(PREFIX):
-        return _unlogged(database_away().response())
-    response: HttpResponse
-    if request.path.startswith("/api/"):
-        body = {"field": "site", "value": "", "reason": AWAY, "remedy": REMEDY}
-        response = JsonResponse(body, status=503)
-    else:
-        response = render(None, "503.html", status=503)  # type: ignore[arg-type]  # a request has a user
-    response["Retry-After"] = str(database.RETRY_AFTER_S)
-    response["Cache-Control"] = "no-store"
-    return _unlogged(response)
-
-
-def _unlogged(response: HttpResponse) -> HttpResponse:
-    """Without Django's line, which has a traceback: the log has one line of the failed request already."""
+    response = AWAY.response(request.path)
+    # Without Django's line, which has a traceback: the log has one line of the failed request already.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response

@@ -1,23 +1,29 @@
 """The outside of the WebSockets: who may open one, and what a wrong address or an outage answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
 from django.conf import settings
-from django.http.request import is_same_domain, split_domain_port, validate_host
+from django.http.request import split_domain_port, validate_host
+from django.utils.http import is_same_domain
 
 from webapp.common import database
+from webapp.edge.failures import AWAY
+from webapp.edge.refusals import App, Receive, Refusal, Scope, Send
 
 log = structlog.get_logger(__name__)
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Origin = tuple[str, str, int | None]  # scheme, host, port
 PORTS = {"http": 80, "https": 443}
 TRY_AGAIN = 1011
+STRANGE = Refusal(
+    status=403,
+    code="origin",
+    title="Another site",
+    text="Only pages of this site may open its sockets. MERIDIAN_ORIGINS names others.",
+)
+NOWHERE = Refusal(status=404, code="unknown_url", title="Nothing here", text="There is no socket.")
 
 
 class Guarded:
@@ -32,7 +38,7 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not of_this_site(scope):
-            await refuse(scope, send, 403)
+            await STRANGE.send(scope, send)
             return
         begun = False
 
@@ -50,24 +56,12 @@ class Guarded:
             if begun:
                 await send({"type": "websocket.close", "code": TRY_AGAIN})
             else:
-                await refuse(scope, send, 503)
+                await AWAY.send(scope, send)
 
 
 async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
     """The answer at every address that has no socket."""
-    await refuse(scope, send, 404)
-
-
-async def refuse(scope: Scope, send: Send, status: int) -> None:
-    """Answer the handshake with an HTTP status; where the server cannot, it says 403."""
-    if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close"})
-        return
-    headers = [(b"content-length", b"0"), (b"cache-control", b"no-store")]
-    if status == 503:
-        headers.append((b"retry-after", str(database.RETRY_AFTER_S).encode()))
-    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": b""})
+    await NOWHERE.send(scope, send)
 
 
 def of_this_site(scope: Scope) -> bool:
@@ -78,21 +72,16 @@ def of_this_site(scope: Scope) -> bool:
     if origin is None or not validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
         return False
     scheme = {"ws": "http", "wss": "https"}.get(scope.get("scheme", "ws"), "")
-    return origin == _origin(f"{scheme}://{host}") or any(
-        map(origin_is(origin), settings.CSRF_TRUSTED_ORIGINS)
-    )
+    own = _origin(f"{scheme}://{host}")
+    return origin == own or any(_fits(origin, trusted) for trusted in settings.CSRF_TRUSTED_ORIGINS)
 
 
-def origin_is(origin: Origin) -> Callable[[str], bool]:
+def _fits(origin: Origin, trusted: str) -> bool:
     """Whether a trusted origin of forms, such as https://*.example.org, is `origin`."""
-
-    def fits(trusted: str) -> bool:
-        wanted = _origin(trusted.replace("://*.", "://."))
-        if wanted is None:
-            return False
-        return origin[::2] == wanted[::2] and is_same_domain(origin[1], wanted[1])
-
-    return fits
+    wanted = _origin(trusted.replace("://*.", "://."))
+    if wanted is None:
+        return False
+    return origin[::2] == wanted[::2] and is_same_domain(origin[1], wanted[1])
 
 
 def _origin(text: str) -> Origin | None:

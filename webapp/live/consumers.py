@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncJsonWebsocketConsumer  # type: ignore[import-untyped]
+from django.conf import settings
 
 from engine.documents import read_json
+from webapp.common.at_once import AtOnce
 from webapp.live.ingest import group_of, group_of_person
 from webapp.live.selectors import may_still_watch, messages_since, visible_run
 from webapp.live.sharing import picture
@@ -17,10 +20,14 @@ from webapp.live.sharing import picture
 log = structlog.get_logger(__name__)
 PING_S = 20.0
 TRY_AGAIN = 1011  # close code: something failed on our side
+TOO_MANY = 4429  # close code: this person has too many sockets open; the client asks by HTTP, and tries again
 NOT_FOUND = 4404  # close code: no such run for this user; the client does not try again
 OPENING_S = 0.1  # for a client to say that it comes back, and from where
 MOST_MESSAGE = 1024  # characters of what a client says
 RESYNC_S = 0.5  # a client gets a snapshot at most so often
+
+
+_open = AtOnce()
 
 
 class RunConsumer(AsyncJsonWebsocketConsumer):
@@ -31,7 +38,15 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     pinger: asyncio.Task[None] | None = None
     opener: asyncio.Task[None] | None = None
     sent_at = 0.0
+    release: Callable[[], None] | None = None
     held: list[dict[str, Any]] | None  # events that come before the first answer wait for it
+
+    async def __call__(self, *args: Any) -> None:
+        try:
+            await super().__call__(*args)
+        finally:  # `disconnect` is not called after an error
+            if self.release:
+                self.release()
 
     async def connect(self) -> None:
         self.held = []
@@ -39,6 +54,10 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         if await database_sync_to_async(visible_run)(self.scope["user"], self.run_id) is None:
             await self.close(code=NOT_FOUND)
+            return
+        self.release = _open.open(self.scope["user"].pk, settings.SOCKETS_PER_PERSON)
+        if self.release is None:
+            await self.close(code=TOO_MANY)
             return
         # Joined first, read then: what is committed in between comes as an event too.
         for group in self._groups():

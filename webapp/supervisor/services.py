@@ -48,12 +48,14 @@ def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Serv
     celery = (python, "-m", "celery", "-q", "-A", "webapp.celery")
     address = ("--host", host, "--port", str(port))
     uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", *address)
+    guarded = ("--http", "webapp.edge.connections:BoundedProtocol")
     quietly = ("--no-access-log", "--log-level", "warning")  # the site logs requests itself
+    # Open sockets would hold a shutdown up for ever; a busy browser that answers late keeps its own.
+    patience = ("--timeout-graceful-shutdown", "2", "--ws-ping-timeout", "60")
     return [
         Service(
             name="web",
-            # Open sockets would hold a shutdown up for ever; a busy browser that answers late keeps its own.
-            argv=(*uvicorn, *quietly, "--timeout-graceful-shutdown", "2", "--ws-ping-timeout", "60"),
+            argv=(*uvicorn, *guarded, *quietly, *patience),
             env=env,
             stage=WEB,
         ),

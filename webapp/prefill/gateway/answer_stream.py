@@ -6,7 +6,7 @@ prefill coordinator or the site broke off is not.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class AnswerStream:
         self.done: Done | None = None
         self._failure = ""
         self._closed = False
+        self.on_close: Callable[[], None] = lambda: None
         # A client may leave before anybody asks for the first token.
         loop = asyncio.get_running_loop()
         self._unread = loop.call_later(START_S, self.leave)
@@ -95,6 +96,7 @@ class AnswerStream:
         if self._closed:
             return
         self._closed = True
+        self.on_close()
         if self.done is None:
             await self._first.replies.withdraw()
         else:

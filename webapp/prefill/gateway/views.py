@@ -9,12 +9,14 @@ from typing import Any
 
 import redis
 import structlog
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse, UnreadablePostError
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from webapp.common.at_once import AtOnce
 from webapp.common.database import is_away
 from webapp.prefill.answers import ApiError, answer, headers
 from webapp.prefill.bearer import caller, no_database, no_quotas, not_allowed
@@ -75,12 +77,8 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
 
 async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     call = read(kind, document(body_of(request)))
-    admission = await in_thread(admit, key, call)
-    try:
-        stream = await begin(admission)
-    except ApiError as error:
-        await write_refusal(admission, error)
-        raise
+    stream = await _begun(key, call)
+    admission = stream.admission
     shape = Shape(kind=kind, request=admission.id, model=call.model)
     if not call.stream:
         return await _whole(stream, shape)
@@ -88,6 +86,30 @@ async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseB
     for name, value in (headers(admission.id, admission.drawn) | {"X-Accel-Buffering": "no"}).items():
         made[name] = value
     return made
+
+
+open_answers = AtOnce()
+
+
+async def _begun(key: ApiKey, call: CompletionCall) -> AnswerStream:
+    """The answer to a call, one of those that the tenancy may have open at once. Raises ApiError."""
+    most = settings.STREAMS_PER_TENANCY
+    close = open_answers.open(key.tenancy_id, most)
+    if close is None:
+        text = f"{most:,} answers of this tenancy are open already."
+        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=1.0)
+    try:
+        admission = await in_thread(admit, key, call)
+        try:
+            stream = await begin(admission)
+        except ApiError as error:
+            await write_refusal(admission, error)
+            raise
+    except BaseException:
+        close()
+        raise
+    stream.on_close = close
+    return stream
 
 
 def body_of(request: HttpRequest) -> bytes:

@@ -1,0 +1,149 @@
+"""Requests that never end: half-sent heads and bodies, floods of connections, bodies without an end."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.security.served_site import ServedSite, answer_of, answers, is_closed, served_site
+from tests.waiting import LIMIT_S, until
+from webapp.edge.bodies import most_bytes
+
+SPOOL = "spool"
+HALF_HEAD = b"POST /login/ HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half"
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
+    var = tmp_path_factory.mktemp("half")
+    (var / SPOOL).mkdir()
+    limits = {"MERIDIAN_HEAD_TIMEOUT_S": "2", "MERIDIAN_BODY_TIMEOUT_S": "1"}
+    with served_site(var, TMPDIR=str(var / SPOOL), **limits) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
+    """A site that takes 10 connections of an address. Nothing is late."""
+    var = tmp_path_factory.mktemp("patient")
+    (var / SPOOL).mkdir()
+    limits = {"MERIDIAN_HEAD_TIMEOUT_S": "600", "MERIDIAN_BODY_TIMEOUT_S": "600"}
+    limits["MERIDIAN_CONNECTIONS_PER_ADDRESS"] = "10"
+    with served_site(var, TMPDIR=str(var / SPOOL), **limits) as found:
+        yield found
+
+
+def test_half_sent_heads_are_closed_while_others_are_answered(site: ServedSite) -> None:
+    silent = [site.connect() for _ in range(40)]
+    half = [site.connect(HALF_HEAD) for _ in range(40)]
+    used = site.connect(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert answer_of(used).status == 200
+    used.sendall(HALF_HEAD)
+    until(lambda: answers(site), every_s=0.1)
+    for line in (*half, used):
+        answer = answer_of(line)
+        assert (answer.status, answer.headers["Connection"]) == (408, "close")
+    assert all(is_closed(line) for line in (*silent, *half, used))
+
+
+def test_a_head_that_trickles_is_late_too(site: ServedSite) -> None:
+    line = site.connect(b"GET / HTTP/1.1\r\n")
+    ended = threading.Event()
+
+    def trickle() -> None:
+        while not ended.wait(0.05):
+            try:
+                line.sendall(b"X: y\r\n")
+            except OSError:
+                return
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        assert answer_of(line).status == 408
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", [b"/login/", b"/v1/completions", b"/api/v1/nodes/join/", b"/nowhere"])
+def test_half_sent_bodies_are_408(site: ServedSite, path: bytes) -> None:
+    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{" % path
+    answer = answer_of(site.connect(head))
+    assert (answer.status, answer.headers["Connection"]) == (408, "close")
+
+
+@pytest.mark.parametrize("path", ["/login/", "/plans/new/", "/placement/new/", "/v1/batches", "/api/v1/x/"])
+def test_a_body_beyond_the_cap_is_413(patient: ServedSite, path: str) -> None:
+    most = most_bytes(path)
+    declared = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {most + 1}\r\n\r\n"
+    assert answer_of(patient.connect(declared.encode())).status == 413, "at once: nothing of it was sent"
+    line = patient.connect(CHUNKED % path.encode())
+    for _ in range(most // 0x10000 + 1):
+        line.sendall(CHUNK)
+    answer = answer_of(line)
+    assert answer.status == 413
+    assert f"{most:,} bytes" in answer.body.decode()  # type: ignore[attr-defined]
+    with contextlib.suppress(ConnectionError):
+        while True:  # a body without an end
+            line.sendall(CHUNK)
+    assert is_closed(line)
+
+
+def test_who_sends_all_of_a_large_body_gets_the_answer(patient: ServedSite) -> None:
+    """Closed at once, the connection would be reset before the client has read why."""
+    for path in ("/v1/completions", "/login/"):
+        body = b"x" * (4 * most_bytes(path))
+        answer = httpx.post(patient.url + path, content=body, timeout=LIMIT_S)
+        assert answer.status_code == 413
+
+
+def test_a_large_body_within_the_cap_is_not_spooled(patient: ServedSite) -> None:
+    """Django's own handler would put it into the temporary folder as it comes."""
+    seen: set[str] = set()
+    folder = patient.var / SPOOL
+    line = patient.connect(CHUNKED % b"/placement/new/")
+    for _ in range(most_bytes("/placement/new/") // 0x10000 - 1):
+        line.sendall(CHUNK)
+        seen |= _open_files(folder)
+    assert not seen
+    assert not any(folder.iterdir())
+    line.close()
+
+
+def _open_files(folder: Path) -> set[str]:
+    """Files under `folder` that some process has open: a spooled file has no name in it."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if target.startswith(str(folder)):
+            found.add(target)
+    return found
+
+
+def test_an_address_has_so_many_connections(patient: ServedSite) -> None:
+    held = [patient.connect(HALF_HEAD) for _ in range(10)]
+    get = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    answer = until(lambda: (found := answer_of(patient.connect(get))).status == 429 and found, every_s=0.1)
+    assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("5", "close")
+    assert answer_of(patient.connect(get.replace(b"healthz", b"v1/models"))).status == 429
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://127.0.0.1:{patient.port}/ws/runs/1/", open_timeout=LIMIT_S)
+    assert refused.value.response.status_code == 429
+    # Beyond twice as many nothing is answered any more.
+    more = [patient.connect(HALF_HEAD) for _ in range(20)]
+    assert is_closed(more[-1])
+    for line in (*held, *more):
+        line.close()
+    until(lambda: answer_of(patient.connect(get)).status == 200, every_s=0.1)
