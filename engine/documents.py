@@ -227,10 +227,10 @@ class _PythonParser(Reader, Scanner, Parser):
         Parser.__init__(self)
 
 
-_Parser: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PythonParser
+_Parser: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PythonParser  # type: ignore[attr-defined]
 
 
-class _Loader(Composer, _Parser, SafeConstructor, Resolver):  # type: ignore[misc]
+class _Loader(Composer, _Parser, SafeConstructor, Resolver):
     """YAML as JSON has it: names are text, and none is given twice (what `<<` merges may be overridden).
 
     Nothing is made of a document before all of it was counted, with each alias as what it stands for.
@@ -250,7 +250,7 @@ class _Loader(Composer, _Parser, SafeConstructor, Resolver):  # type: ignore[mis
         self._deepest = self._depth + isinstance(event, CollectionStartEvent)
         self._count(1, event)
         self._depth += 1
-        node = super().compose_node(parent, index)
+        node: Any = super().compose_node(parent, index)
         self._depth -= 1
         if isinstance(event, AliasEvent):
             if id(node) not in self._seen:

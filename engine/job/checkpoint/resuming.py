@@ -86,7 +86,7 @@ def rate_change(job: TrainJob, saved: OptimizerSection, step: int) -> list[str]:
     return [
         f"{before:.3g} in the checkpoint's last iteration, {now:.3g} in the next"
         f" ({planned:.3g} by the checkpoint's schedule), {last:.3g} in the last of this run;"
-        f" the schedule is {'keeps' if keeps else 'rebuilt'}"
+        f" the schedule is {'kept' if keeps else 'rebuilt'}"
     ]
 
 
