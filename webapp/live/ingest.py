@@ -200,10 +200,10 @@ class Ingest:
         """What was delivered and never acknowledged first, then what is new."""
         behind = [stream for stream in self._nodes if stream not in self._recovered]
         if behind:
-            found = await self._xread(dict.fromkeys(behind, "0"), None)
-            self._recovered |= set(behind) - found.keys()
-            if found:
-                return found
+            again = await self._xread(dict.fromkeys(behind, "0"), None)
+            self._recovered |= set(behind) - again.keys()
+            if again:
+                return again
         found: Entries = {}
         few, most = self._counts
         for stream in few.keys() & self._nodes.keys():

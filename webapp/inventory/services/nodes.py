@@ -142,11 +142,14 @@ def _files(found: Any) -> dict[str, Any]:
     """`files`: the folders and the schemes of URLs that the agent opens to runs; {} where it tells none."""
     if not isinstance(found, dict):
         return {}
-    lists = [found.get(name) for name in ("roots", "schemes")]
-    if not all(isinstance(one, list) for one in lists):
+    roots, schemes = found.get("roots"), found.get("schemes")
+    if not isinstance(roots, list) or not isinstance(schemes, list):
         return {}
-    roots, schemes = ([str(text)[:500] for text in one[:50]] for one in lists)
-    return {"files": {"roots": roots, "schemes": schemes}}
+    return {"files": {"roots": _texts(roots), "schemes": _texts(schemes)}}
+
+
+def _texts(found: list[Any]) -> list[str]:
+    return [str(text)[:500] for text in found[:50]]
 
 
 def _whole(value: Any) -> int | None:
