@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: help setup demo up test test-long check format docs gpu bench lock clean
+.PHONY: help setup demo up test test-long check format docs gpu bench chaos lock clean
 
 help:  ## this list
 	@awk -F':.*## *' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,11 @@ docs:  ## build the documentation site into var/docs, and check its links (no ne
 
 gpu:  ## measure on this machine's GPU what docs/gpu.md has figures of (under 9 minutes; PYTHON=python3 WHEELS=folder)
 	@$(PYTHON) -m benchmarks.gpu $(if $(WHEELS),--wheels $(WHEELS))
+
+SEED ?= 1
+FAULTS ?= 200
+chaos: $(STAMP)  ## 200 random faults under training and sales, in an hour; SEED=, FAULTS=
+	$(BIN)/python -m tests.chaos --seed $(SEED) --faults $(FAULTS)
 
 bench: $(STAMP)  ## every benchmark, each printing its table
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

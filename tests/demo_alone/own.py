@@ -101,6 +101,14 @@ def agent_of(demo: Demo, node: str) -> psutil.Process:
     raise AssertionError(f"no agent of {node}")
 
 
+def shim_of(demo: Demo, node: str) -> psutil.Process:
+    """What stands between the agent of `node` and its ranks."""
+    for shim in demo.shims():
+        if f"/agents/{node}/" in " ".join(shim.cmdline()):
+            return shim
+    raise AssertionError(f"no shim of {node}")
+
+
 def lives(process: psutil.Process) -> bool:
     """Whether it still runs; a zombie has ended and waits for its parent's, or init's, notice."""
     try:

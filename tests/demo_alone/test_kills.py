@@ -27,6 +27,7 @@ from tests.demo_alone.own import (
     query,
     rank_processes,
     server_pid,
+    shim_of,
     state_of,
     trains_on,
 )
@@ -219,7 +220,7 @@ def test_ranks_train_on_without_their_agent_and_the_next_one_takes_them_over(
 
 
 def test_a_killed_shim_fails_its_run_by_name_without_orphans(shared: Demo, client: Client, run: str) -> None:
-    (shim,) = [one for one in shared.shims() if f"/{NODE}/" in " ".join(one.cmdline())]
+    shim = shim_of(shared, NODE)
     below = shim.children(recursive=True)
     assert below
     shim.kill()

@@ -1,4 +1,4 @@
-"""A run of the whole product that recovers goes on when a rank and an agent are killed."""
+"""A run of the whole product that recovers goes on when a rank and all ranks of a node are killed."""
 
 import re
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import pytest
 
 from tests.demo.harness import Client, Demo, run_ids, wait_for
 from tests.demo_alone.own import (
-    agent_of,
     demo_of_its_own,
     ended,
     first_run,
     operator_of,
     progress,
     query,
+    shim_of,
     state_of,
 )
 
@@ -27,14 +27,15 @@ def demo() -> Iterator[Demo]:
         yield demo.start()
 
 
-def recovering(client: Client, run: str) -> str:
+def recovering(client: Client, run: str, *, attempts: int = 20) -> str:
     """A clone of `run`, which is stopped, that recovers; the demo's prefill is left out, as it must be."""
     client.post(f"/runs/{run}/cancel/")
     ended(client, run, 60)
     page = client.get(f"/runs/{run}/clone/")
     form = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', page))
     chosen = re.findall(r'<select[^>]*name="(\w+)".*?<option value="([^"]*)"[^>]*selected', page, re.S)
-    client.post(f"/runs/{run}/clone/", {**form, **dict(chosen), "prefill_checkpoint": "", "recoveries": "20"})
+    changed = {"prefill_checkpoint": "", "recoveries": str(attempts)}
+    client.post(f"/runs/{run}/clone/", {**form, **dict(chosen), **changed})
     launched = re.search(r"/runs/(\d+)/$", client.last_url)
     assert launched, client.last_url
     return launched[1]
@@ -54,7 +55,7 @@ def test_a_run_goes_on_by_itself(demo: Demo) -> None:
     recovered(1)
     reached = progress(client, run)
     wait_for("it to train on", lambda: progress(client, run) > reached + 2, 60)
-    agent_of(demo, "us-central-1").kill()
+    shim_of(demo, "us-central-1").kill()
     recovered(2)
     reached = progress(client, run)
     wait_for("it to train on", lambda: progress(client, run) > reached + 2, 60)
