@@ -1,12 +1,13 @@
 """An event of each kind, for tests, and lists that keep events as they travel."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from engine.job.events.base import BaseEvent
 from engine.job.events.event import Event, from_dict
 
-T0 = 1_790_000_000.0
+T0 = float(int(time.time()))  # near now: what is far from it is refused
 CUT = {"pipelines": 2, "stages": 3, "microbatches": 3, "gpus": 6, "iteration_s": 0.5}
 OP = {
     "track": "gpu",

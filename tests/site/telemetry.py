@@ -9,6 +9,7 @@ from engine.job.adapt.measured import as_rows, planned
 from engine.job.events.event import Event, from_dict
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
+from tests.events import T0
 from tests.site.world import World
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
@@ -28,7 +29,7 @@ ADAPTED: dict[str, Any] = {
     "planned_s": 1.1026,
     "before_s": 1.4837,
     "after_s": 1.286,
-    "t": 1.79e9 + 3,
+    "t": T0 + 3,
 }
 
 
@@ -40,7 +41,6 @@ def adapted(run: Run, *, slower: float = 1.3, **fields: Any) -> dict[str, Any]:
     return {**ADAPTED, "schedule": str(schedule), "times": as_rows(times), **fields}
 
 
-T0 = 1_790_000_000.0
 Item = tuple[str, str, dict[str, Any]]  # node, stream entry, event
 NODES = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2  # of the world's plan, by rank
 
@@ -121,5 +121,5 @@ def events(run: Run, iterations: int, first: int = 0) -> list[Item]:
     made: list[Item] = []
     for iteration in range(first, first + iterations):
         made += [(NODES[rank], "1-0", spans_event(run, rank, iteration)) for rank in range(12)]
-        made.append(("west-1", "1-0", step_event(run, iteration)))
+        made.append((NODES[0], "1-0", step_event(run, iteration)))
     return made

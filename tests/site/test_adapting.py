@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from engine.job.events.event import from_dict
+from tests.events import T0
 from tests.site.telemetry import ADAPTED, adapted, take_in
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
@@ -23,7 +24,9 @@ OF_ANOTHER_JOB = "microbatches 1, chunks 1, traversal straight, sharing spatial,
 
 @pytest.fixture
 def run(world: Any, nodes: Nodes) -> Run:  # noqa: F811
-    return running(world, nodes)
+    made = running(world, nodes)
+    Run.objects.filter(pk=made.pk).update(steps=100)
+    return made
 
 
 def send(run: Run, *events: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -77,7 +80,7 @@ def test_from_then_on_the_times_that_were_measured_are_predicted(run: Run) -> No
 
 def test_each_iteration_has_the_last_plan_before_it(run: Run) -> None:
     launch = run.predicted["iteration_ms"]
-    send(run, adapted(run, slower=1.3), adapted(run, slower=2.0, iteration=60, t=1.79e9 + 9))
+    send(run, adapted(run, slower=1.3), adapted(run, slower=2.0, iteration=60, t=T0 + 9))
     run.refresh_from_db()
     told = predicted(run, (50, 50))
     assert [row["since"] for row in told["predicted_before"]] == [0, 41]
@@ -94,14 +97,14 @@ def test_ranks_that_begin_anew_have_the_schedule_of_the_launch_again(run: Run) -
         "failed": "rank",
         "detail": "rank 4: killed by SIGKILL",
         "from": "memory",
-        "noticed": 1.79e9,
+        "noticed": T0,
         "detected_s": 0.0,
         "iteration": 50,
         "lost_s": 3.25,
         "attempt": 2,
-        "t": 1.79e9 + 30,
+        "t": T0 + 30,
     }
-    ((_, message),) = send(run, adapted(run), adapted(run, iteration=60, t=1.79e9 + 9), recovered)
+    ((_, message),) = send(run, adapted(run), adapted(run, iteration=60, t=T0 + 9), recovered)
     run.refresh_from_db()
     assert (run.predicted, run.predicted_since) == (launch, 50)
     assert [row["since"] for row in message["predicted_before"]] == [0, 41], "60 was never reached"
@@ -114,12 +117,12 @@ def test_a_recovery_without_another_plan_changes_no_prediction(run: Run) -> None
         "failed": "rank",
         "detail": "rank 4: killed",
         "from": "memory",
-        "noticed": 1.79e9,
+        "noticed": T0,
         "detected_s": 0.0,
         "iteration": 5,
         "lost_s": 1.0,
         "attempt": 2,
-        "t": 1.79e9,
+        "t": T0,
     }
     services.record_recovery(run, from_dict(recovered))
     run.refresh_from_db()
@@ -128,7 +131,7 @@ def test_a_recovery_without_another_plan_changes_no_prediction(run: Run) -> None
 
 
 def test_spans_of_predictions_of_forgotten_iterations_are_forgotten_and_their_figures_stay(run: Run) -> None:
-    send(run, adapted(run), adapted(run, iteration=60, t=1.79e9 + 9))
+    send(run, adapted(run), adapted(run, iteration=60, t=T0 + 9))
     Run.objects.filter(pk=run.pk).update(iteration=59)
     assert forget_old_predictions(keep=18, held={}) == 1
     assert [bool(past.spans) for past in PastPrediction.objects.filter(run=run)] == [False, True]

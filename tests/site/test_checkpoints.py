@@ -7,6 +7,7 @@ import pytest
 from engine.errors import InputError
 from engine.job.changed import changed
 from engine.job.events.event import from_dict
+from tests.events import T0
 from tests.site.world import World, make_world
 from webapp.jobs import services
 from webapp.jobs.forms import CloneForm
@@ -20,7 +21,7 @@ SAVED = {
     "step": 4,
     "state": "saved",
     "where": "/c/step-000000004-ab",
-    "t": 1.79e9,
+    "t": T0,
 }
 
 

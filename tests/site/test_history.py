@@ -51,7 +51,7 @@ def test_every_iteration_is_a_point_while_they_are_few(world: World, run: Run) -
 @pytest.mark.parametrize(("count", "most"), [(7, 7), (8, 7), (20, 7), (21, 7), (50, 3)])
 def test_thinned_points_are_means_and_leave_nothing_out(run: Run, count: int, most: int) -> None:
     for iteration in range(count):
-        take_in([("west-1", "1-0", step_event(run, iteration, loss=float(iteration**2)))])
+        take_in([("east-1", "1-0", step_event(run, iteration, loss=float(iteration**2)))])
     run.refresh_from_db()
     found = history(run, most)
     every, points = found["every"], found["iterations"]

@@ -8,6 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from engine.job.events.event import from_dict
+from tests.events import T0
 from tests.site.telemetry import adapted
 from tests.site.test_checkpoints import SAVED
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
@@ -21,13 +22,13 @@ RECOVERED: dict[str, Any] = {
     "rank": 0,
     "failed": "rank",
     "detail": "rank 4 (east p0s4): killed by SIGKILL",
-    "noticed": 1.79e9,
+    "noticed": T0,
     "detected_s": 0.0,
     "from": "memory",
     "iteration": 40,
     "lost_s": 3.25,
     "attempt": 2,
-    "t": 1.79e9 + 30,
+    "t": T0 + 30,
 }
 
 
@@ -51,11 +52,11 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
     run: Run, client: Client, world: Any
 ) -> None:
     assert services.record_recovery(run, from_dict(RECOVERED))
-    silent = {"detected_s": 4.5, "from": "checkpoint", "iteration": 30, "lost_s": 16.75, "t": 1.79e9 + 60}
+    silent = {"detected_s": 4.5, "from": "checkpoint", "iteration": 30, "lost_s": 16.75, "t": T0 + 60}
     assert services.record_recovery(
         run, from_dict({**RECOVERED, **silent, "failed": "link", "detail": "silent for 4.5 s"})
     )
-    services.record_adapted(run, from_dict(adapted(run, t=1.79e9 + 90)))
+    services.record_adapted(run, from_dict(adapted(run, t=T0 + 90)))
     found = incidents_of(run)
     assert [(row.what, row.noticed, row.lost_s, row.again) for row in found.rows[1:]] == [
         ("silent for 4.5 s", "after 4.5 s of silence", 16.75, 12),

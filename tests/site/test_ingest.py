@@ -173,6 +173,7 @@ def test_a_killed_ingest_loses_nothing_and_takes_in_no_garbage() -> None:
 
     run = placed(make_world())
     client = Redis.from_url(settings.VALKEY_URL)
+    type(run).objects.filter(pk=run.pk).update(steps=150)
     sent = events(run, 150)
     environment = {**os.environ, "DATABASE_URL": url_of_test_database()}
     command = [sys.executable, "manage.py", "ingest"]

@@ -79,7 +79,7 @@ steps = st.lists(
 def item(run: Run, kind: str, a: Any, b: Any) -> tuple[str, str, Message]:
     made = {
         "spans": lambda: (NODES[a], spans_event(run, a, b)),
-        "step": lambda: ("west-1", step_event(run, a, loss=b)),
+        "step": lambda: ("east-1", step_event(run, a, loss=b)),
         "rank": lambda: (NODES[a], rank_event(run, a, b, detail=f"{b}!", exit_code=1)),
         "log": lambda: (NODES[a], log_event(run, a, b)),
     }

@@ -33,7 +33,7 @@ def report(run: Run, iterations: int) -> None:
                     event["spans"].append({**op, "op": kind, "start": at, "end": at + seconds})
                 at += seconds
             items.append((NODES[rank], "1-0", event))
-        take_in([*items, ("west-1", "1-0", step_event(run, iteration))], set())
+        take_in([*items, ("east-1", "1-0", step_event(run, iteration))], set())
 
 
 def test_a_plan_begins_with_what_a_run_measured(world: World) -> None:

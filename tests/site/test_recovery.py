@@ -9,7 +9,7 @@ from django.utils import timezone
 from engine.job.changed import changed
 from engine.job.events.event import from_dict
 from engine.job.launch import LaunchSpec
-from tests.events import event
+from tests.events import T0, event
 from tests.site.telemetry import adapted
 from tests.site.test_checkpoints import SAVED
 from tests.site.test_reconcile import Nodes, nodes, report, running, seen  # noqa: F401  (a fixture)
@@ -27,12 +27,12 @@ EVENT = {
     "failed": "rank",
     "detail": "rank 4 (east p0s4): killed by SIGKILL",
     "detected_s": 0.0,
-    "noticed": 1.79e9,
+    "noticed": T0,
     "from": "memory",
     "iteration": 41,
     "lost_s": 3.25,
     "attempt": 2,
-    "t": 1.79e9 + 3,
+    "t": T0 + 3,
 }
 # Two pipelines of four stages, on what is left without mid.
 WITHOUT_MID = {str(rank): [0, 0, 2, 2] for rank in (0, 1, 4, 5, 6, 7, 10, 11)}
@@ -113,7 +113,7 @@ def test_of_a_smaller_layout_that_is_not_told_nothing_is_predicted(run: Run) -> 
     layout = {**size, "before": size, "why": "mid-1 is silent", "dcs_of_rank": WITHOUT_MID}
     assert services.record_recovery(run, from_dict({**EVENT, "left": [2, 3, 8, 9], "layout": layout}))
     assert services.record_adapted(run, from_dict(adapted(run, iteration=50)))
-    assert services.record_recovery(run, from_dict({**EVENT, "iteration": 60, "t": 1.79e9 + 60}))
+    assert services.record_recovery(run, from_dict({**EVENT, "iteration": 60, "t": T0 + 60}))
     run.refresh_from_db()
     assert [cut["iteration"] for cut in run.cuts] == [41]
     assert (run.predicted, run.predicted_since) == (launch, 0)

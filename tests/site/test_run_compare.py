@@ -105,7 +105,7 @@ def test_losses_are_compared_after_the_last_iteration_of_both(world: World) -> N
     type(world.nodes[0]).objects.update(gpus=8)
     world.hear()
     assert allocate(second)
-    take_in([("west-1", "1-0", step_event(second, i, loss=9.0 - i)) for i in range(2)])
+    take_in([("east-1", "1-0", step_event(second, i, loss=9.0 - i)) for i in range(2)])
     answer = page(world, f"?run={first.pk}&run={second.pk}")
     (losses,) = (line for line in answer.context["lines"] if line.label.startswith("Loss"))
     assert losses.label == "Loss after iteration 2"

@@ -11,6 +11,7 @@ from django.utils import timezone
 from redis.asyncio import Redis
 
 from engine.job.launch import EXIT_PEER_LOST
+from tests.events import T0
 from tests.site.test_reconcile import Nodes, report, running
 from tests.site.world import World, make_world
 from webapp.accounts.models import AuditEntry
@@ -107,7 +108,7 @@ async def test_an_ingest_that_is_stopped_takes_in_what_was_said_before() -> None
             "generation": 1,
             "rank": rank.rank,
             "state": "stopped",
-            "t": 1.79e9,
+            "t": T0,
         }
         await client.xadd(stream_of(rank.node.name), {"e": json.dumps(event)})
     ingest.stop.set()

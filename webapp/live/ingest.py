@@ -29,7 +29,8 @@ from webapp.computations import liveness
 from webapp.inventory.models import Node
 from webapp.inventory.services import NodeUsers, bound_reports, cut_crowds
 from webapp.live import recent
-from webapp.live.services import take_in
+from webapp.live.services import add_refusal, record_refusals, take_in
+from webapp.live.services.refusals import Refusals
 
 log = structlog.get_logger(__name__)
 GROUP = "ingest"
@@ -120,8 +121,10 @@ class Ingest:
         await self._look_for_nodes()
         entries = await self._read()
         await self._beat()
-        events, changed, people = self._decoded(entries)
+        events, changed, people, refused = self._decoded(entries)
         messages = await sync_to_async(take_in_or_refuse)(events, changed) if events or changed else []
+        if refused:
+            await sync_to_async(record_refusals)(refused)
         await self._acknowledge(entries)
         await self._notify(messages)
         for person in people:
@@ -232,12 +235,12 @@ class Ingest:
             self._deaf = False
             self._beaten = time.monotonic()
 
-    def _decoded(self, entries: Entries) -> tuple[list[tuple[str, str, Event]], set[int], set[int]]:
-        """Events of nodes, runs that were changed, and people whose rights were."""
+    def _decoded(self, entries: Entries) -> tuple[list[tuple[str, str, Event]], set[int], set[int], Refusals]:
+        """Events of nodes, runs that were changed, people whose rights were, and what is no event."""
+        refused: Refusals = {}
         events: list[tuple[str, str, Event]] = []
         changed: dict[str, set[int]] = {"run": set(), "person": set()}
         for stream, found in entries.items():
-            refused: list[str] = []
             for entry, fields in found:
                 if stream == CHANGES:
                     for kind in changed.keys() & fields.keys():
@@ -246,10 +249,8 @@ class Ingest:
                 try:
                     events.append((self._nodes[stream], entry, from_json(fields.get("e", ""))))
                 except ValueError as error:
-                    refused.append(f"{entry}: {error}")
-            if refused:  # one line a batch: whoever sends a million of them does not fill the log
-                log.warning("events refused", node=self._nodes[stream], count=len(refused), first=refused[0])
-        return events, changed["run"], changed["person"]
+                    add_refusal(refused, self._nodes[stream], str(error))
+        return events, changed["run"], changed["person"], refused
 
     async def _acknowledge(self, entries: Entries) -> None:
         if not entries:
@@ -293,9 +294,9 @@ def take_in_or_refuse(
         if not events:
             raise
         if len(events) == 1:
-            node, entry, event = events[0]
+            node, _, event = events[0]
             why = f"{type(error).__name__}: {error}"
-            log.warning("event refused", node=node, entry=entry, kind=event.kind, error=why)
+            record_refusals({node: (1, f"{event.kind}: {why}")})
             return take_in([], changed) if changed else []
     half = len(events) // 2
     return take_in_or_refuse(events[:half], changed) + take_in_or_refuse(events[half:], set())

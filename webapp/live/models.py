@@ -288,6 +288,21 @@ class GpuReading(models.Model):
         return f"GPU {self.gpu} of {self.node_id}"
 
 
+class RefusedEvents(models.Model):
+    """How many events of a node were refused, and why the last of them."""
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="+")
+    count = models.PositiveBigIntegerField(default=0)
+    why = models.CharField(max_length=300, blank=True)
+    at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["node"]
+
+    def __str__(self) -> str:
+        return f"{self.count} refused of {self.node_id}"
+
+
 class AgentLoss(models.Model):
     """How many spans and log lines the agent of a node has dropped since its start, as far as was told."""
 

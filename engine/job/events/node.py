@@ -11,7 +11,7 @@ from engine.job.events.training import RankState
 class NodeRank(Part):
     """A rank as the agent of its node knows it."""
 
-    run: Text
+    run: Annotated[Text, Field(max_length=100)]
     generation: Ordinal
     rank: Ordinal
     pid: Ordinal | None = None
@@ -92,7 +92,7 @@ class Rates(BaseEvent):
     """Id of the measurement."""
     rtt_ms: Annotated[Number, Field(ge=0)] | None
     """Median round trip; null if it failed."""
-    rates: tuple[LinkRate, ...]
+    rates: Annotated[tuple[LinkRate, ...], Field(max_length=64)]
     """By number of TCP connections: {connections, gbps}."""
     error: Text = ""
     """Why it failed."""

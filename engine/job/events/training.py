@@ -148,7 +148,7 @@ class Checkpoint(OfRank):
     """saved, failed, or torn: files are not as they were written, so a run that resumes passed it over."""
     where: Text
     """Folder or URL of the checkpoint."""
-    bytes: LeftOut[Annotated[int, Field(strict=True, ge=0)]] = None
+    bytes: LeftOut[Annotated[int, Field(strict=True, ge=0, lt=2**62)]] = None
     """Size of a saved checkpoint."""
     seconds: LeftOut[Amount] = None
     """Time to write the last part of a saved checkpoint, in the background."""

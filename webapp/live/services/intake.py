@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import F
 
 from engine.job.codes import code_of
-from engine.job.events.base import BaseEvent, OfRank, OfRun
+from engine.job.events.base import BaseEvent, OfRun
 from engine.job.events.event import Event
 from engine.job.events.gpus import Gpus
 from engine.job.events.incidents import Adapted, Recovery
@@ -37,6 +37,8 @@ from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import predicted, run_usage
 from webapp.live.services import coordinators, logs
 from webapp.live.services.gpus import record_gpus
+from webapp.live.services.possible import require_possible
+from webapp.live.services.refusals import Refusals, add_refusal, record_refusals
 from webapp.live.shape import shape_of_run, training
 
 log = structlog.get_logger(__name__)
@@ -47,7 +49,7 @@ class Intake:
     """One batch while it is taken in: what is known of its runs, and what their browsers are to hear."""
 
     runs: dict[int, Run] = field(default_factory=dict)
-    nodes: dict[tuple[int, int], str] = field(default_factory=dict)  # (run, rank) → the node it was given to
+    nodes: dict[int, dict[int, str]] = field(default_factory=dict)  # run → rank → the node it was given to
     batches: list[SpanBatch] = field(default_factory=list)
     stats: dict[tuple[int, int], IterationStat] = field(default_factory=dict)
     lines: dict[tuple[int, int], list[LogLine]] = field(default_factory=dict)  # (run, rank) → its new lines
@@ -55,7 +57,8 @@ class Intake:
     touched: set[int] = field(default_factory=set)
     new_epoch: set[int] = field(default_factory=set)
     replanned: set[int] = field(default_factory=set)  # of which something else may be predicted now
-    refused: int = 0
+    late: int = 0  # events of another generation, or of no run
+    refused: Refusals = field(default_factory=dict)
 
 
 @transaction.atomic
@@ -73,8 +76,9 @@ def take_in(events: list[tuple[str, str, Event]], changed: set[int]) -> list[tup
     for node, entry, event in events:
         _take_other(intake, node, entry, event)
     _write(intake)
-    if intake.refused:
-        log.warning("events refused", count=intake.refused)
+    record_refusals(intake.refused)
+    if intake.late:
+        log.warning("events of other generations left out", count=intake.late)
     told = intake.touched | (changed & set(intake.runs))
     return [(pk, _message(intake, intake.runs[pk])) for pk in sorted(told)]
 
@@ -92,8 +96,10 @@ def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: se
         Run.objects.select_for_update(of=("self",)).select_related("job").filter(pk__in=wanted).order_by("pk")
     )
     intake.runs = {run.pk: run for run in runs.defer("predicted", "result", "job__plan_copy")}
+    intake.nodes = {pk: {} for pk in intake.runs}
     ranks = RankState.objects.filter(run__in=intake.runs).values_list("run_id", "rank", "node__name")
-    intake.nodes = {(run, rank): node for run, rank, node in ranks}
+    for run_id, rank, node in ranks:
+        intake.nodes[run_id][rank] = node
 
 
 def _run_id(event: BaseEvent) -> int | None:
@@ -102,18 +108,18 @@ def _run_id(event: BaseEvent) -> int | None:
 
 
 def _run_of(intake: Intake, node: str, event: OfRun) -> Run | None:
-    """The run that `event` speaks of, if `node` may speak for that rank in that generation."""
-    run = _of_generation(intake, event)
-    if run is None:
-        return None
-    if isinstance(event, OfRank):
-        return run if intake.nodes.get((run.pk, event.rank)) == node else None
-    return run if node in {name for (pk, _), name in intake.nodes.items() if pk == run.pk} else None
-
-
-def _of_generation(intake: Intake, event: OfRun) -> Run | None:
+    """The run that `event` speaks of, where it is of its generation and `node` may say it of that run."""
     run = intake.runs.get(_run_id(event) or 0)
-    return run if run is not None and event.generation == run.generation else None
+    if run is None or event.generation != run.generation:
+        intake.late += 1
+        return None
+    nodes = intake.nodes[run.pk]
+    try:
+        require_possible(run, shape_of_run(run.pk), nodes, node, event, ahead_s=_clock_ahead_s(intake, node))
+    except ValueError as error:
+        _refuse(intake, node, event, error)
+        return None
+    return run
 
 
 def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
@@ -123,10 +129,8 @@ def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
         if not isinstance(event, Spans):
             continue
         run = _run_of(intake, node, event)
-        if run is None:
-            intake.refused += 1
-            continue
-        found.setdefault((run.pk, event.iteration, event.rank), event)
+        if run is not None:
+            found.setdefault((run.pk, event.iteration, event.rank), event)
     known = SpanBatch.objects.filter(
         run__in={key[0] for key in found}, iteration__in={key[1] for key in found}
     ).values_list("run_id", "iteration", "rank")
@@ -136,7 +140,8 @@ def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
 
 def _take_batch(intake: Intake, run: Run, event: Spans) -> None:
     try:
-        ahead = _clock_ahead_s(intake, run, event.rank)
+        node = intake.nodes[run.pk][event.rank]
+        ahead = _clock_ahead_s(intake, node)
         start, end = event.start - ahead, event.end - ahead
         if not 0 < start <= end < 1e11:
             raise ValueError(f"start {start}, end {end}")
@@ -146,8 +151,7 @@ def _take_batch(intake: Intake, run: Run, event: Spans) -> None:
         here = training(shape, run, event.iteration)
         busy, sync, traffic = usage.of_batch(codes, here[event.rank])
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        intake.refused += 1
-        log.warning("spans refused", run=run.pk, rank=event.rank, error=str(error))
+        _refuse(intake, node, event, error)
         return
     stat = _stat(intake, run, event.iteration)
     if stat.is_compact:
@@ -172,11 +176,11 @@ def _take_batch(intake: Intake, run: Run, event: Spans) -> None:
     intake.touched.add(run.pk)
 
 
-def _clock_ahead_s(intake: Intake, run: Run, rank: int) -> float:
-    """By how much the clock of the rank's node is ahead of the one that all nodes are judged by."""
+def _clock_ahead_s(intake: Intake, node: str) -> float:
+    """By how much the clock of the node is ahead of the one that all nodes are judged by."""
     if intake.clocks is None:
-        intake.clocks = clock_offsets_s(intake.nodes.values())
-    return intake.clocks.get(intake.nodes[run.pk, rank], 0.0)
+        intake.clocks = clock_offsets_s({name for nodes in intake.nodes.values() for name in nodes.values()})
+    return intake.clocks.get(node, 0.0)
 
 
 def _roll_up(
@@ -241,9 +245,8 @@ def _take_coordinator(intake: Intake, node: str, entry: str, event: CoordinatorE
 
     A process next to the ranks, with its own rank number beyond theirs.
     """
-    run = _of_generation(intake, event)
+    run = _run_of(intake, node, event)
     if run is None:
-        intake.refused += 1
         return
     try:
         if isinstance(event, CoordinatorEvent):
@@ -251,24 +254,22 @@ def _take_coordinator(intake: Intake, node: str, entry: str, event: CoordinatorE
         else:
             coordinators.record_prefill(run, node, _entry_time(entry), event)
     except ValueError as error:
-        _refuse(intake, run, event, error)
+        _refuse(intake, node, event, error)
 
 
 def _take_of_run(intake: Intake, node: str, event: OfRun) -> None:
     run = _run_of(intake, node, event)
     if run is None:
-        intake.refused += 1
         return
     try:
         if _taken(intake, run, event):
             intake.touched.add(run.pk)
     except ValueError as error:
-        _refuse(intake, run, event, error)
+        _refuse(intake, node, event, error)
 
 
-def _refuse(intake: Intake, run: Run, event: OfRun, error: Exception) -> None:
-    intake.refused += 1
-    log.warning("event refused", event_class=type(event).__name__, run=run.pk, error=str(error))
+def _refuse(intake: Intake, node: str, event: OfRun, error: Exception) -> None:
+    add_refusal(intake.refused, node, f"{type(event).model_fields['kind'].default}: {error}")
 
 
 def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
@@ -303,7 +304,6 @@ def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
             jobs.record_result(run, {k: v for k, v in outcome.items() if k not in ("losses", "grad_norms")})
             return False
         case _:  # of strategy swap: the site shows none
-            intake.refused += 1
             return False
     return True
 

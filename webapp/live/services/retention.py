@@ -3,7 +3,8 @@
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from webapp.jobs.models import TERMINAL, Run
@@ -14,9 +15,10 @@ LATE = timedelta(hours=1)  # after a run's end nothing of it is on its way any m
 
 
 def forget_old_spans(keep: int) -> int:
-    """Delete raw spans of all but the last `keep` iterations and the kept ranges of each run.
+    """Delete raw spans of all but the last `keep` iterations of each rank and the kept ranges of each run.
 
-    Returns how many batches are gone.
+    The last ones are of that rank's own reports: what the first rank says of the run's progress forgets
+    nothing that others reported. Returns how many batches are gone.
     """
     held = KeptRange.objects.filter(
         run=OuterRef("run"), first__lte=OuterRef("iteration"), last__gte=OuterRef("iteration")
@@ -28,8 +30,15 @@ def forget_old_spans(keep: int) -> int:
             continue
         with transaction.atomic():
             list(Run.objects.select_for_update().filter(pk=run).values_list("pk"))  # as `keep_range` does
-            gone += old.delete()[0]
+            gone += old.filter(pk__in=_older_of_rank(run, keep)).delete()[0]
     return gone
+
+
+def _older_of_rank(run: int, keep: int) -> list[int]:
+    """Ids of the batches of a run behind the last `keep` of their rank."""
+    newest_first = Window(RowNumber(), partition_by=F("rank"), order_by=F("iteration").desc())
+    batches = SpanBatch.objects.filter(run=run).annotate(number=newest_first)
+    return list(batches.filter(number__gt=keep).order_by().values_list("pk", flat=True))
 
 
 @transaction.atomic
