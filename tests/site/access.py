@@ -364,6 +364,7 @@ ACCESS: dict[str, Access] = {
     "jobs:run-compare": Access(get=READERS, post=READERS),
     "jobs:run-queue": Access(get=READERS, post=READERS),
     "jobs:run-priority": Access(post=OPERATORS),
+    "jobs:run-move": Access(post=OPERATORS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),

@@ -22,7 +22,7 @@ from webapp.common.formkit import Sectioned, policy_choices
 from webapp.inventory.selectors import pools
 from webapp.jobs.dry import Check, dry_run_document
 from webapp.jobs.gpu_inventory import GpuOfRank
-from webapp.jobs.models import CheckpointStatus, Job, Run
+from webapp.jobs.models import CheckpointStatus, Job, Priority, Run
 from webapp.planning.document import site_job
 from webapp.planning.forms import data_field, of_job
 
@@ -230,10 +230,18 @@ class JobForm(Sectioned, forms.Form):
         help_text="When the queue is full, still accept requests that can start within this time. Leave "
         "empty for {default}.",
     )
+    priority = forms.TypedChoiceField(
+        choices=Priority.choices,
+        coerce=int,
+        empty_value=Priority.NORMAL.value,
+        initial=Priority.NORMAL.value,
+        required=False,
+        help_text="Which of the team's queued runs get GPUs first.",
+    )
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [
-        ("Run", "", ["name", "steps", "data"]),
+        ("Run", "", ["name", "steps", "data", "priority"]),
         ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every"]),
         ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent", "adapt_policy"]),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
@@ -434,7 +442,7 @@ class CloneForm(JobForm):
     def __init__(
         self, data: Any = None, *, run: Run, checkpoint: str = "", initial: dict[str, Any] | None = None
     ) -> None:
-        job, named = run.job, {"name": _free_name(run.job), **(initial or {})}
+        job, named = run.job, {"name": _free_name(run.job), "priority": run.priority, **(initial or {})}
         super().__init__(
             data,
             document=job.document,

@@ -76,10 +76,15 @@ def _launch_page(
 ) -> HttpResponse:
     """Launch what a valid form asks for, unless it is only checked; else the form and what that would meet.
 
-    launch : takes the job's `name` and the idempotency `key`.
+    launch : takes the job's `name`, the idempotency `key` and the `priority` in the queue.
     """
     if request.method == "POST" and form.is_valid() and "check" not in request.POST:
-        values = {"name": form.cleaned_data["name"], "key": form.cleaned_data["idempotency_key"]}
+        cleaned = form.cleaned_data
+        values = {
+            "name": cleaned["name"],
+            "key": cleaned["idempotency_key"],
+            "priority": cleaned["priority"],
+        }
         try:
             return redirect("jobs:run-detail", pk=launch(values).pk)
         except InputError as error:

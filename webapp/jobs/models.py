@@ -9,6 +9,7 @@ from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex, HashIndex
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce
 
 from engine.inputs import parse
 from engine.job.changed import changed, value_at
@@ -61,7 +62,7 @@ class Desired(models.TextChoices):
 
 
 class Priority(models.IntegerChoices):
-    """Which of a team's queued runs get GPUs first; of equal ones, the one that was launched first."""
+    """Which of a team's queued runs get GPUs first; of equal ones, the first by `Run.queue_order`."""
 
     HIGH = 1, "High"
     NORMAL = 0, "Normal"
@@ -133,11 +134,20 @@ class RunQuerySet(ArchivableQuerySet):
 
     def in_queue(self) -> RunQuerySet:
         """Runs that start as soon as they have their GPUs, in the order in which these are given to them."""
-        return self.filter(status=Status.QUEUED, search=None).order_by("-priority", "pk")
+        return self.filter(status=Status.QUEUED, search=None).in_order()
+
+    def in_order(self) -> RunQuerySet:
+        """In the order of the queue: by priority, of one priority as operators moved them, else by launch.
+
+        Adds `order`, which counts within one priority.
+        """
+        order = Coalesce("queue_order", "pk", output_field=models.BigIntegerField())
+        return self.annotate(order=order).order_by("-priority", "order")
 
     def ahead_of(self, run: Run) -> RunQuerySet:
         """Runs of the same team that stand before a queued run in the queue."""
-        earlier = Q(priority__gt=run.priority) | Q(priority=run.priority, pk__lt=run.pk)
+        order = run.pk if run.queue_order is None else run.queue_order
+        earlier = Q(priority__gt=run.priority) | Q(priority=run.priority, order__lt=order)
         return self.in_queue().filter(earlier, job__team=run.job.team_id)
 
     def with_state(self) -> RunQuerySet:
@@ -163,6 +173,9 @@ class Run(Archivable, Described):
     waits_for = models.CharField(max_length=300, blank=True)
     status_since = models.DateTimeField()
     priority = models.SmallIntegerField(choices=Priority.choices, default=Priority.NORMAL)
+    # Where it stands among queued runs of its priority: runs that are swapped swap their numbers, which begin
+    # as their ids. Null: its id.
+    queue_order = models.BigIntegerField(null=True, editable=False)
     steps = models.PositiveIntegerField()
     iteration = models.IntegerField(default=-1)  # the last one that ended, from 0
     progressed_at = models.DateTimeField(null=True, editable=False)  # when that was heard of

@@ -4,42 +4,51 @@ from typing import Any
 
 from django.contrib import messages
 from django.db.models import Case, F, Value, When, Window
-from django.db.models.functions import RowNumber
+from django.db.models.functions import Lag, Lead, RowNumber
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from webapp.accounts.permissions import require, require_somewhere
+from webapp.accounts.models import OPERATORS, Team
+from webapp.accounts.permissions import require, require_somewhere, visible_or_404
 from webapp.common.lists import list_page
 from webapp.common.queries import whole
 from webapp.jobs import archive
 from webapp.jobs.filters import QueueFilterSet
 from webapp.jobs.models import Priority, Run, Status
-from webapp.jobs.services import set_priority
-from webapp.jobs.tables import QueueTable
+from webapp.jobs.services import move_in_queue, set_priority
+from webapp.jobs.tables import QueueTable, WatchedQueueTable
 
 
 def _queued(user: Any) -> Any:
-    """Queued runs that `user` sees, with their `position` among those of their team that only lack GPUs."""
+    """Queued runs that `user` sees, with their `position` among those of their team that only lack GPUs, and
+    the runs `above` and `below` of the same priority with which `user` may swap them."""
     searched = Case(When(search=None, then=Value(0)), default=Value(1))
-    order = [F("priority").desc(), F("pk").asc()]
-    position = Window(RowNumber(), partition_by=[F("job__team"), searched], order_by=order)
-    rows = Run.objects.visible_to(user).filter(status=Status.QUEUED).for_lists()
-    return rows.select_related("job__team").annotate(position=position).order_by("job__team__name", *order)
+    rows = Run.objects.visible_to(user).filter(status=Status.QUEUED).for_lists().in_order()
+    order = [F("priority").desc(), F("order").asc()]
+    queue = [F("job__team"), searched]
+    position = Window(RowNumber(), partition_by=queue, order_by=order)
+    same = {"partition_by": [*queue, F("priority")], "order_by": F("order").asc()}
+    near = {"above": Window(Lag("pk"), **same), "below": Window(Lead("pk"), **same)}
+    operated = Team.objects.with_role(user, OPERATORS)
+    movable = Case(When(job__team__in=operated, search=None, then=Value(True)), default=Value(False))
+    rows = rows.select_related("job__team").annotate(position=position, movable=movable, **near)
+    return rows.order_by("job__team__name", *order)
 
 
 @never_cache
 def run_queue(request: HttpRequest) -> HttpResponse:
+    operates = bool(archive.pages.bulk(request))
     return list_page(
         request,
         title="Queue",
-        note="by team; of one priority the oldest first; a run that lacks GPUs holds up no other",
+        note="by team and priority; a run that lacks GPUs holds up no other",
         rows=_queued(request.user),
         filter_class=QueueFilterSet,
-        table_class=QueueTable,
-        chosen="jobs/queue_chosen.html" if archive.pages.bulk(request) else "",
+        table_class=QueueTable if operates else WatchedQueueTable,
+        chosen="jobs/queue_chosen.html" if operates else "",
         actions=[(reverse("jobs:run-list"), "All runs")],
         empty="No run waits. A run stands here until every stage has its GPUs.",
         context={"priorities": Priority},
@@ -65,6 +74,20 @@ def run_priority(request: HttpRequest) -> HttpResponse:
     if "query" not in request.POST and len(runs) == 1:
         return redirect("jobs:run-detail", pk=runs[0].pk)
     return redirect("jobs:run-queue")
+
+
+@require_POST
+def run_move(request: HttpRequest) -> HttpResponse:
+    """Move a queued run `up` or `down` by one among those of its priority; then back to its row."""
+    require_somewhere(request.user)
+    up = "up" in request.POST
+    named = whole(request.POST.get("up" if up else "down", ""))
+    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=named or 0)
+    if not move_in_queue(request.user, run, up=up):
+        messages.info(
+            request, "Nothing was moved: the run is at that end of its priority, or waits no longer."
+        )
+    return redirect(f"{reverse('jobs:run-queue')}#queued-{run.pk}")
 
 
 def _chosen(request: HttpRequest) -> list[Run]:

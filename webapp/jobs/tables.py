@@ -1,6 +1,10 @@
 """Tables of runs: all of them, and those that wait."""
 
+from html import escape
+from typing import Any
+
 import django_tables2 as tables
+from django.utils.safestring import SafeString
 
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
 from webapp.jobs.models import Run
@@ -54,16 +58,36 @@ class QueueTable(Table):
         orderable=False,
     )
     priority = tables.Column(orderable=False)
+    move = tables.Column("Order", accessor="pk", orderable=False, attrs={"td": {"class": "moves"}})
     reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
     team = tables.Column("Team", accessor="job__team__name", orderable=False)
     created_by = tables.Column(verbose_name="By", orderable=False)
     status_since = TimeColumn(verbose_name="Waits since", orderable=False)
 
-    narrow = ("position", "name", "priority", "reason")
+    narrow = ("position", "name", "move", "reason")
 
     class Meta(Table.Meta):
         model = Run
-        fields = ("position", "name", "priority", "reason", "team", "created_by", "status_since")
+        fields = ("position", "name", "priority", "move", "reason", "team", "created_by", "status_since")
 
     def render_position(self, value: int, record: Run) -> str:
         return DASH if record.search_id else f"{value:,}"
+
+    def render_move(self, value: int, record: Any) -> SafeString:
+        """A button for each direction, of the form `queue-move`; none where there is nobody to swap with."""
+        if not record.movable:
+            return SafeString(DASH)
+        words = (("up", "↑", record.above), ("down", "↓", record.below))
+        buttons = [
+            f'<button class="link-button" form="queue-move" name="{to}" value="{value}"'
+            f' aria-label="Move {escape(str(record))} {to}"{"" if other else " disabled"}>{sign}</button>'
+            for to, sign, other in words
+        ]
+        return SafeString(f'<span id="queued-{value}">{"".join(buttons)}</span>')
+
+
+class WatchedQueueTable(QueueTable):
+    """The queue for those who may not change it."""
+
+    class Meta(QueueTable.Meta):
+        exclude = ("move",)

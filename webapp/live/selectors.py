@@ -62,6 +62,8 @@ def _snapshot(run: Run) -> dict[str, Any]:
         "epoch": None if run.epoch is None else run.epoch * 1e3,
         "now": payload.now_ms(run, time.time()),
         "run": payload.run_entry(run),
+        "labels": run.label_list,
+        "note": run.note,
         "lanes": lanes(shape, ranks),
         "dcs": [{"name": name} for name in shape.dcs],
         "links": list(shape.links),

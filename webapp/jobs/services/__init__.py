@@ -13,7 +13,7 @@ from webapp.jobs.services.launch import (
     retry_run,
 )
 from webapp.jobs.services.predictions import forget_old_predictions
-from webapp.jobs.services.priority import set_priority
+from webapp.jobs.services.priority import move_in_queue, set_priority
 from webapp.jobs.services.ranks import (
     is_cause,
     next_live_seq,
@@ -58,6 +58,7 @@ __all__ = [
     "launch_plan",
     "launch_run",
     "lock",
+    "move_in_queue",
     "move_run",
     "next_live_seq",
     "place",

@@ -39,6 +39,7 @@ def launch_plan(
     name: str = "",
     document: dict[str, Any] | None = None,
     key: str = "",
+    priority: int = Priority.NORMAL,
 ) -> Run:
     """Make a job of one option of `plan` and its first run.
 
@@ -46,6 +47,7 @@ def launch_plan(
     ----------
     name, document : of the job, where they are not the plan's name and what the option gives.
     key : idempotency key: the run that `actor` has asked for with the same key before is returned.
+    priority : of the run in the queue.
 
     Raises
     ------
@@ -55,12 +57,18 @@ def launch_plan(
         The option cannot be run; says why.
     """
     require(actor, plan.team)
-    return _once(actor, key, lambda: _launch_option(actor, plan, option_index, name, document, key))
+    return _once(actor, key, lambda: _launch_option(actor, plan, option_index, name, document, key, priority))
 
 
 @transaction.atomic
 def launch_placement(
-    actor: Any, placement: Computation, *, name: str, placed: PlacedJob, key: str = ""
+    actor: Any,
+    placement: Computation,
+    *,
+    name: str,
+    placed: PlacedJob,
+    key: str = "",
+    priority: int = Priority.NORMAL,
 ) -> Run:
     """Make a job called `name` whose ranks are where `placement` says, and its first run. See `launch_plan`.
 
@@ -76,7 +84,7 @@ def launch_placement(
         The engine refuses the document; says why.
     """
     require(actor, placement.team)
-    return _once(actor, key, lambda: _launch_placed(actor, placement, name, placed, key))
+    return _once(actor, key, lambda: _launch_placed(actor, placement, name, placed, key, priority))
 
 
 @transaction.atomic
@@ -111,7 +119,15 @@ def retry_run(actor: Any, run: Run, *, key: str = "", resume: bool = False) -> R
 
 
 @transaction.atomic
-def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key: str = "") -> Run:
+def clone_run(
+    actor: Any,
+    run: Run,
+    *,
+    name: str,
+    document: dict[str, Any],
+    key: str = "",
+    priority: int = Priority.NORMAL,
+) -> Run:
     """Make a job called `name` of `document`, which somebody changed from that of `run`, and queue it.
 
     Raises
@@ -123,7 +139,7 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
     """
     require(actor, run.job.team)
     site_job(document)
-    return _once(actor, key, lambda: _clone(actor, run, name, document, key))
+    return _once(actor, key, lambda: _clone(actor, run, name, document, key, priority))
 
 
 @transaction.atomic
@@ -162,7 +178,13 @@ def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
 
 
 def _launch_option(
-    actor: Any, plan: Plan, option_index: int, name: str, changed: dict[str, Any] | None, key: str
+    actor: Any,
+    plan: Plan,
+    option_index: int,
+    name: str,
+    changed: dict[str, Any] | None,
+    key: str,
+    priority: int,
 ) -> Run:
     option = plan.result["options"][option_index]
     planned = train_document(plan.request, option, plan.training)
@@ -175,10 +197,12 @@ def _launch_option(
     _, differs = _difference(planned, changed or planned)
     after = {"plan": plan.name, "dp_cells": option["dp_cells"], **differs}
     record(actor, "create", job, team=plan.team, after=after)
-    return _queue(actor, job, key)
+    return _queue(actor, job, key, priority=priority)
 
 
-def _launch_placed(actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str) -> Run:
+def _launch_placed(
+    actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str, priority: int
+) -> Run:
     copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
     site_job(placed.document)
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
@@ -194,7 +218,7 @@ def _launch_placed(actor: Any, placement: Computation, name: str, placed: Placed
         created_by=actor,
     )
     record(actor, "create", job, team=job.team, after={"placement": placement.name, "name": name})
-    return _queue(actor, job, key, f"Placed by {placement.name}.")
+    return _queue(actor, job, key, f"Placed by {placement.name}.", priority=priority)
 
 
 def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
@@ -207,7 +231,7 @@ def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
     return _queue(actor, run.job, key, f"Attempt after {run}.", after=run if resume else None)
 
 
-def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) -> Run:
+def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str, priority: int) -> Run:
     old = run.job
     job = Job.objects.create(
         team=old.team,
@@ -222,7 +246,7 @@ def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) 
     record(
         actor, "clone", job, team=job.team, before={"name": old.name, **before}, after={"name": name, **after}
     )
-    return _queue(actor, job, key, f"Copied from {run}.")
+    return _queue(actor, job, key, f"Copied from {run}.", priority=priority)
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -233,18 +257,24 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any
 
 
 def _queue(
-    actor: Any, job: Job, key: str, told: str = "", *, after: Run | None = None, moved_from: Run | None = None
+    actor: Any,
+    job: Job,
+    key: str,
+    told: str = "",
+    *,
+    after: Run | None = None,
+    moved_from: Run | None = None,
+    priority: int = Priority.NORMAL,
 ) -> Run:
     Job.objects.select_for_update().get(pk=job.pk)  # two launches at once: two generations
     last = job.runs.order_by("-generation").values_list("generation", flat=True).first() or 0
     saved = after if after is not None and after.saved_step is not None else None
-    priority = after.priority if after is not None else Priority.NORMAL
     searched = wants_search(parse(TrainJob, job.document))
     run = Run.objects.create(
         job=job,
         generation=last + 1,
         status_since=timezone.now(),
-        priority=priority,
+        priority=priority if after is None else after.priority,
         steps=job.document["optimizer"]["steps"],
         secret=secrets.token_hex(32),
         predicted={} if searched else predicted_payload(job.document),

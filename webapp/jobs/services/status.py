@@ -102,9 +102,10 @@ def wait_in_queue(waiting: Iterable[Waiting]) -> None:
         return
     said = [When(pk=each.run.pk, then=Value(each.what[:300])) for each in news]
     acting = When(pk__in=[each.run.pk for each in news if each.needs_action], then=Value(True))
-    Run.objects.filter(pk__in=[each.run.pk for each in news], status=Status.QUEUED).update(
-        waits_for=Case(*said), needs_action=Case(acting, default=Value(False))
-    )
+    queued = Run.objects.filter(pk__in=[each.run.pk for each in news], status=Status.QUEUED)
+    # Locked by id, as by who moves runs in the queue: else the two could wait for each other.
+    list(queued.select_for_update().order_by("pk").values_list("pk"))
+    queued.update(waits_for=Case(*said), needs_action=Case(acting, default=Value(False)))
     for each in news:
         notify.run_changed(each.run.pk)
 
