@@ -164,6 +164,15 @@ AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the wait that the page 
 AXES_ENABLE_ACCESS_FAILURE_LOG = False
 AXES_DISABLE_ACCESS_LOG = True  # logins are rows of the audit
 AXES_VERBOSE = False
+# The address as the server knows it: axes would read X-Forwarded-For of anybody.
+AXES_CLIENT_IP_CALLABLE = "webapp.accounts.views.address_of"
+# Within ten minutes, besides axes' own lock of one name from one address.
+WRONG_PASSWORDS_PER_ADDRESS = int(env.number("MERIDIAN_WRONG_PASSWORDS_PER_ADDRESS", 40, least=1))
+WRONG_PASSWORDS_PER_NAME = int(env.number("MERIDIAN_WRONG_PASSWORDS_PER_NAME", 80, least=1))
+WRONG_LINKS_PER_ADDRESS = int(env.number("MERIDIAN_WRONG_LINKS_PER_ADDRESS", 30, least=1))
+# Within an hour and within a minute.
+RESET_MAILS_PER_ADDRESS = int(env.number("MERIDIAN_RESET_MAILS_PER_ADDRESS", 10, least=1))
+WRONG_KEYS_PER_ADDRESS = int(env.number("MERIDIAN_WRONG_KEYS_PER_ADDRESS", 60, least=1))
 
 # Without a mail server nothing is sent: invitations and new passwords go by links that admins hand on.
 EMAIL_HOST = os.environ.get("MERIDIAN_EMAIL_HOST", "")
@@ -229,9 +238,6 @@ SESSION_COOKIE_AGE = 14 * 24 * 3600
 SESSION_COOKIE_SAMESITE = "Lax"
 if PRODUCTION:
     SECURE_SSL_REDIRECT = env.flag("MERIDIAN_SSL_REDIRECT", True)
-    SECURE_PROXY_SSL_HEADER = (
-        ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("MERIDIAN_BEHIND_PROXY", False) else None
-    )
     SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^health$"]
     SECURE_HSTS_SECONDS = 365 * 24 * 3600
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
@@ -247,6 +253,9 @@ DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a mistyped address is no warning
 
 # The demo (seed_demo leaves the file) names its logins on the login page.
 DEMO = not PRODUCTION and env.flag("MERIDIAN_DEMO", (VAR / "demo").exists())
+
+# Who may say in X-Forwarded-For and X-Forwarded-Proto for whom they ask; uvicorn reads these headers.
+PROXIES = env.networks("MERIDIAN_PROXY_IPS")
 
 # What the web process takes from whoever asks, before it knows who that is (webapp/edge).
 LARGEST_BODY_BYTES = int(env.number("MERIDIAN_BODY_KB", 256, least=16) * 1e3)

@@ -3,6 +3,7 @@
 A wrong value stops the start with one sentence that names the variable, the value and what is allowed.
 """
 
+import ipaddress
 import os
 import secrets
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,6 +55,18 @@ def words(name: str, default: Sequence[str] = ()) -> list[str]:
     """The variable `name` as a list, split at commas."""
     text = os.environ.get(name, "")
     return [word.strip() for word in text.split(",") if word.strip()] or list(default)
+
+
+def networks(name: str) -> list[Network]:
+    """The variable `name` as IP addresses and networks, split at commas; an address is a network of one."""
+    found: list[Network] = []
+    for word in words(name):
+        try:
+            found.append(ipaddress.ip_network(word))
+        except ValueError:
+            text = f"{name}={word!r}: must be IP addresses or networks, as in 10.0.0.5 or 172.16.0.0/12"
+            raise ImproperlyConfigured(text) from None
+    return found
 
 
 def required(name: str, why: str) -> str:

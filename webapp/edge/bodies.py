@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 
 from webapp.common.at_once import AtOnce
+from webapp.common.throttle import of_address
 from webapp.edge.refusals import API, App, Receive, Refusal, Scope, Send
 
 DOCUMENTS = (API, "/placement/")  # prompts; documents that people upload
@@ -61,7 +62,7 @@ async def _within(scope: Scope, receive: Receive) -> bytes | None:
     size = int(declared) if declared.isdecimal() else most if b"transfer-encoding" in headers else 0
     if size > most:
         raise _RefusedError(_too_large(most))
-    address = (scope.get("client") or ("",))[0]
+    address = of_address((scope.get("client") or ("",))[0])
     close = _reading.open(address, OF_ONE_ADDRESS * settings.LARGEST_DOCUMENT_BYTES, size)
     if close is None:
         raise _RefusedError(_BUSY)

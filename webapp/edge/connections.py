@@ -5,6 +5,7 @@ connections of one address. It has no option for these; a protocol class of ours
 """
 
 import asyncio
+import ipaddress
 import resource
 
 import h11
@@ -12,6 +13,7 @@ from django.conf import settings
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from webapp.common.at_once import AtOnce
+from webapp.common.throttle import of_address
 from webapp.edge.refusals import App, Receive, Refusal, Scope, Send
 
 OTHER_FILES = 100  # that the process opens beside its connections: servers, logs, modules
@@ -40,7 +42,7 @@ class BoundedProtocol(H11Protocol):
     The head of a request must be there HEAD_TIMEOUT_S after the connection, or after its first byte on a
     connection in use (408). An answer that the client does not take for SEND_TIMEOUT_S ends the connection.
     Beyond the number of connections of all, or of one address, a request gets 503 or 429; beyond twice that
-    number the connection is closed at once.
+    number the connection is closed at once. A named proxy has no number of its own.
     """
 
     _head: asyncio.TimerHandle | None = None
@@ -63,14 +65,16 @@ class BoundedProtocol(H11Protocol):
 
         The server's own set is counted: there is no second account that could go wrong.
         """
-        address = self.client[0] if self.client else ""
+        address = of_address(self.client[0]) if self.client else ""
         of_all = len(self.connections) / most_connections()
         if of_all > 1:
             return of_all, FULL
+        if _is_proxy(address):
+            return of_all, None
         clients = [getattr(one, "client", None) for one in self.connections]
-        same = len([client for client in clients if client and client[0] == address])
-        of_address = same / settings.CONNECTIONS_PER_ADDRESS
-        return of_address, TOO_MANY if of_address > 1 else None
+        same = len([client for client in clients if client and of_address(client[0]) == address])
+        share = same / settings.CONNECTIONS_PER_ADDRESS
+        return share, TOO_MANY if share > 1 else None
 
     def _should_upgrade(self) -> bool:
         """A WebSocket that is one too many is refused as any other request."""
@@ -146,6 +150,15 @@ def most_connections() -> int:
     return max(1, min(settings.MOST_CONNECTIONS, files - OTHER_FILES))
 
 
+def _is_proxy(address: str) -> bool:
+    """Whether `address` is a named proxy: its connections are those of many clients."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(found in network for network in settings.PROXIES)
+
+
 class PerAddress:
     """An ASGI application before all others: one address has a number of requests and sockets at once.
 
@@ -156,7 +169,7 @@ class PerAddress:
         self._app, self._open = app, AtOnce()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        address = (scope.get("client") or ("",))[0]
+        address = of_address((scope.get("client") or ("",))[0])
         close = self._open.open(address, settings.CONNECTIONS_PER_ADDRESS)
         if close is None:
             await TOO_MANY.send(scope, send)

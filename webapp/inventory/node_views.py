@@ -21,6 +21,7 @@ from webapp.common import broker
 from webapp.common.additions import extended
 from webapp.common.queries import whole
 from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
+from webapp.common.throttle import of_address
 from webapp.common.work import work
 from webapp.inventory import services
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
@@ -130,7 +131,7 @@ def node_join(request: HttpRequest) -> JsonResponse:
     """POST /api/v1/nodes/join/: a machine with a token becomes the node for which that was made."""
     address = request.META.get("REMOTE_ADDR")
     try:
-        tries = broker.uses(f"join:{address}", 60)
+        tries = broker.uses(f"join:{of_address(address)}", 60)
     except (redis.RedisError, OSError):
         return _refused(*BROKER_SILENT, status=503)
     if tries > JOINS_PER_MINUTE:

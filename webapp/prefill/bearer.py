@@ -6,6 +6,7 @@ from typing import Any
 
 import redis
 import structlog
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import InterfaceError, OperationalError
 from django.db.models import Prefetch
@@ -15,6 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from webapp.accounts.permissions import may
 from webapp.common import broker
 from webapp.common.database import is_away
+from webapp.common.throttle import Throttle, of_address
 from webapp.prefill.answers import ApiError, database_away
 from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyPlace, TenancyStatus
 from webapp.prefill.services import note_key_use
@@ -94,7 +96,12 @@ def caller(request: HttpRequest) -> ApiKey:
     if scheme.lower() != "bearer" or not text:
         raise ApiError(401, "missing_api_key", "Send the key in the header Authorization: Bearer KEY.")
     known = text.startswith(BEGINNING) and len(text) <= LONGEST_KEY
-    key = _live(sha256=key_hash(text)) if known else _live(pk=None)
+    try:
+        key = _live(sha256=key_hash(text)) if known else _live(pk=None)
+    except ApiError as error:
+        if error.status == 401:
+            _count_wrong_key(of_address(request.META.get("REMOTE_ADDR")))
+        raise
     _count(key.tenancy)
     note_key_use(key)
     return key
@@ -103,6 +110,15 @@ def caller(request: HttpRequest) -> ApiKey:
 def recheck(key: ApiKey) -> ApiKey:
     """`key` as it is now, in the middle of a long call. Raises ApiError where it opens nothing any more."""
     return _live(pk=key.pk)
+
+
+def _count_wrong_key(address: str) -> None:
+    """Keys cannot be guessed: a right one opens the API from this address as before. Raises ApiError."""
+    wrong = Throttle(name="keys", most=settings.WRONG_KEYS_PER_ADDRESS + 1, seconds=60)
+    if wait_s := wrong.count(address):
+        raise ApiError(
+            429, "rate_limit_exceeded", "Too many wrong keys from your address.", retry_after_s=wait_s
+        )
 
 
 def _live(**which: Any) -> ApiKey:

@@ -50,12 +50,15 @@ def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Serv
     uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", *address)
     guarded = ("--http", "webapp.edge.connections:BoundedProtocol")
     quietly = ("--no-access-log", "--log-level", "warning")  # the site logs requests itself
+    # uvicorn would believe whoever asks from this machine.
+    named = os.environ.get("MERIDIAN_PROXY_IPS", "")
+    proxies = ("--proxy-headers", "--forwarded-allow-ips", named) if named else ("--no-proxy-headers",)
     # Open sockets would hold a shutdown up for ever; a busy browser that answers late keeps its own.
     patience = ("--timeout-graceful-shutdown", "2", "--ws-ping-timeout", "60")
     return [
         Service(
             name="web",
-            argv=(*uvicorn, *guarded, *quietly, *patience),
+            argv=(*uvicorn, *guarded, *proxies, *quietly, *patience),
             env=env,
             stage=WEB,
         ),

@@ -5,6 +5,7 @@ from typing import Any
 from axes.utils import reset as forget_attempts
 from django.db import transaction
 
+from webapp.accounts import limits
 from webapp.accounts.models import Membership, Role, User
 from webapp.accounts.permissions import require_manager
 from webapp.accounts.services.audit import record
@@ -98,5 +99,6 @@ def unlock(actor: Any, user: User) -> int:
     """Forget the wrong passwords typed for `user`; returns from how many addresses and browsers they came."""
     require_manager(actor, user)
     forgotten = forget_attempts(username=user.username)
+    limits.forget_name(user.username)
     record(actor, "unlock", user, team=None, message=f"{forgotten} records of wrong passwords forgotten.")
     return forgotten

@@ -2,5 +2,6 @@
 
 from webapp.accounts.views.account import me
 from webapp.accounts.views.login import LoginView, LogoutView, locked_out
+from webapp.accounts.views.refused import address_of
 
-__all__ = ["LoginView", "LogoutView", "locked_out", "me"]
+__all__ = ["LoginView", "LogoutView", "address_of", "locked_out", "me"]

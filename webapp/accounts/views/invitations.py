@@ -12,15 +12,17 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 
-from webapp.accounts import mail, selectors, services
+from webapp.accounts import limits, mail, selectors, services
 from webapp.accounts.filters import InvitationFilterSet
 from webapp.accounts.forms import InvitationForm, JoinForm
 from webapp.accounts.models import ADMINS, Invitation, InvitationState, Role
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import InvitationTable
 from webapp.accounts.views.login import began
+from webapp.accounts.views.refused import address_of, refused
 from webapp.common.lists import list_page
 from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
+from webapp.common.throttle import of_address
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
@@ -108,8 +110,12 @@ def invitation_revoke(request: HttpRequest, pk: int) -> HttpResponse:
 @sensitive_post_parameters()
 def invitation_accept(request: HttpRequest, token: str) -> HttpResponse:
     """Join with the account that is logged in, else with a new one."""
+    address = of_address(address_of(request))
+    if wait_s := limits.wrong_links().wait(address):
+        return refused(request, wait_s)
     invitation = services.open_invitation(token)
     if invitation is None:
+        limits.wrong_links().count(address)
         return render(request, "accounts/invitation_over.html", {"title": "Invitation"}, status=404)
     form = None if request.user.is_authenticated else _join_form(request, invitation)
     if request.method == "POST" and (form is None or form.is_valid()):

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from axes.helpers import get_client_ip_address, get_cool_off
+from axes.helpers import get_cool_off
 from axes.models import AccessAttempt
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
@@ -14,10 +14,11 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 
-from webapp.accounts import services
+from webapp.accounts import limits, services
 from webapp.accounts.forms import LoginForm
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import User
+from webapp.accounts.views.refused import address_of
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -32,6 +33,14 @@ class LoginView(DjangoLoginView):
         found.pop("site", None)  # Django's, of a name that every page of ours has for its own
         return found | {"locked_out": False, "locked_minutes": 0, "typed_name": ""}
 
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Whoever has typed too many wrong passwords tries no further one."""
+        name, address = request.POST.get("username", ""), address_of(request)
+        if wait_s := limits.wait_for_login(name, address):
+            services.note_failed_login(name[:150], address=address, locked=True)
+            return locked_page(request, wait_s)
+        return super().post(request, *args, **kwargs)
+
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         response = super().form_valid(form)
         began(self.request, form.get_user())
@@ -41,7 +50,8 @@ class LoginView(DjangoLoginView):
         name = form.cleaned_data.get("username")
         if name and form.cleaned_data.get("password"):  # else no password was tried
             locked = bool(getattr(self.request, "axes_locked_out", False))
-            address = get_client_ip_address(self.request)
+            address = address_of(self.request)
+            limits.count_wrong_password(name, address)
             services.note_failed_login(name, address=address, locked=locked)
         return super().form_invalid(form)
 
@@ -51,7 +61,7 @@ def began(request: HttpRequest, user: Any) -> None:
     services.note_login(
         user,
         request.session,
-        address=get_client_ip_address(request),
+        address=address_of(request),
         browser=request.headers.get("User-Agent", ""),
     )
 
@@ -71,7 +81,13 @@ class LogoutView(DjangoLogoutView):
 def locked_out(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """The login page after too many wrong passwords: says so, and for how much longer."""
     name = request.POST.get("username", "")
-    minutes = minutes_left(name, get_client_ip_address(request))
+    limits.count_wrong_password(name, address_of(request))
+    return locked_page(request, 60.0 * minutes_left(name, address_of(request)))
+
+
+def locked_page(request: HttpRequest, wait_s: float) -> HttpResponse:
+    """The login page that takes no password for so many seconds."""
+    name, minutes = request.POST.get("username", ""), max(1, math.ceil(wait_s / 60))
     context = {
         "form": LoginForm(request),
         "typed_name": name[:150],

@@ -9,13 +9,16 @@ from django.contrib.auth import views as auth
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.response import TemplateResponse
 from django.urls import reverse_lazy
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
-from webapp.accounts import mail
+from webapp.accounts import limits, mail
 from webapp.accounts.forms import NewPasswordForm, ResetMailForm
 from webapp.accounts.reset_links import reset_tokens
+from webapp.accounts.views.refused import address_of, refused
+from webapp.common.throttle import of_address
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -32,6 +35,10 @@ class PasswordResetView(auth.PasswordResetView):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         if not mail.configured():
             return render(request, "accounts/password_ask.html", {"title": "Forgotten password"})
+        if request.method == "POST":
+            if wait_s := limits.reset_questions().wait(of_address(address_of(request))):
+                return refused(request, wait_s)
+            limits.reset_questions().count(of_address(address_of(request)))
         return super().dispatch(request, *args, **kwargs)
 
 
@@ -48,6 +55,16 @@ class PasswordSetView(auth.PasswordResetConfirmView):
     form_class = NewPasswordForm
     template_name = "accounts/password_set.html"
     success_url = reverse_lazy("accounts:password-done")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        address = of_address(address_of(request))
+        if wait_s := limits.wrong_links().wait(address):
+            return refused(request, wait_s)
+        response = super().dispatch(request, *args, **kwargs)
+        if isinstance(response, TemplateResponse) and not self.validlink:
+            limits.wrong_links().count(address)
+        return response
+
     token_generator = reset_tokens
 
 
