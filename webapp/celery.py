@@ -6,10 +6,11 @@ their own. No result is kept: state is in our tables.
 """
 
 import os
+import sys
 
 import structlog
 from celery import Celery
-from celery.signals import setup_logging, task_postrun, task_prerun, worker_ready
+from celery.signals import setup_logging, task_postrun, task_prerun, worker_init, worker_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
@@ -57,6 +58,25 @@ def _forget_task(**kwargs: object) -> None:
 @setup_logging.connect
 def _own_logging(**kwargs: object) -> None:
     """Keep Django's LOGGING: connecting to this signal stops Celery from configuring its own."""
+
+
+@worker_init.connect
+def refuse_other_sites(**kwargs: object) -> None:
+    """End the worker with status 2 where another site uses the broker: it would take that one's tasks."""
+    import django
+    from django.db import DatabaseError
+    from redis import RedisError
+
+    django.setup()
+    from webapp.computations.claim import BrokerTaken, claim_broker
+
+    try:
+        claim_broker()
+    except BrokerTaken as error:
+        sys.stderr.write(f"meridian: {error}\n")
+        sys.exit(2)
+    except (DatabaseError, RedisError, OSError):
+        pass  # the worker waits for both
 
 
 @worker_ready.connect

@@ -12,7 +12,6 @@ from datetime import timedelta
 
 import httpx2 as httpx
 import pytest
-from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
@@ -22,6 +21,7 @@ from engine.serve.pipeline import PrefillPipeline
 from tests.runtime.prefill.checkpoints import pipeline, save
 from tests.site.test_completions import PROMPT, Shop
 from tests.site.test_completions import shop as shop
+from tests.site.test_ingest import url_of_test_database
 from tests.site.test_tenancy_pages import whole
 from tests.waiting import LIMIT_S, until
 from webapp.live.models import PrefillCoordinator
@@ -128,7 +128,7 @@ class WebProcess:
     """Web processes of the site, one at a time."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "DATABASE_URL": _test_database(), "MERIDIAN_DEBUG": ""}
+        environment = {**os.environ, "DATABASE_URL": url_of_test_database(), "MERIDIAN_DEBUG": ""}
         self._forks = subprocess.Popen(
             [sys.executable, "-m", "tests.security.gateway_process"],
             stdin=subprocess.PIPE,
@@ -150,12 +150,6 @@ class WebProcess:
         assert self._forks.stdin is not None
         self._forks.stdin.close()
         self._forks.wait(LIMIT_S)
-
-
-def _test_database() -> str:
-    parts = connection.settings_dict
-    where = f"{parts['HOST']}:{parts['PORT']}" if parts["PORT"] else parts["HOST"]
-    return f"postgres://{parts['USER']}:{parts['PASSWORD']}@{where}/{parts['NAME']}"
 
 
 @contextmanager

@@ -175,6 +175,7 @@ def test_a_killed_ingest_loses_nothing_and_takes_in_no_garbage() -> None:
     client = Redis.from_url(settings.VALKEY_URL)
     type(run).objects.filter(pk=run.pk).update(steps=150)
     sent = events(run, 150)
+    client.delete("control:site")  # claimed by the site of another test
     environment = {**os.environ, "DATABASE_URL": url_of_test_database()}
     command = [sys.executable, "manage.py", "ingest"]
 

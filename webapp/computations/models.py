@@ -117,3 +117,16 @@ class Beat(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class SiteIdentity(models.Model):
+    """Which site this database is of: one row. Its broker holds the same, and no other site may use it."""
+
+    identity = models.UUIDField(default=uuid.uuid4, editable=False)
+    made_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name_plural = "site identities"
+
+    def __str__(self) -> str:
+        return str(self.identity)

@@ -2,12 +2,16 @@
 
 import asyncio
 import signal
+import sys
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from django.db import DatabaseError
+from redis import RedisError
 from redis.asyncio import Redis
 
+from webapp.computations.claim import BrokerTaken, claim_broker
 from webapp.live.ingest import Ingest
 
 
@@ -15,6 +19,13 @@ class Command(BaseCommand):
     help = "Take what nodes report into the database and tell the browsers."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            claim_broker()
+        except BrokerTaken as error:
+            self.stderr.write(f"meridian: {error}")
+            sys.exit(2)
+        except (RedisError, DatabaseError, OSError):
+            pass  # it waits for both, and says so
         asyncio.run(_main())
 
 

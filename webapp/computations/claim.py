@@ -1,0 +1,54 @@
+"""A broker is of one site: two would take each other's tasks, events and broker users of nodes.
+
+The site's id is in its database and, once the site has claimed it, in the broker. Copies of a database have
+one id: give a copy a broker of its own, as every site.
+"""
+
+import json
+
+from django.conf import settings
+from django.db import transaction
+
+from webapp.common import broker
+from webapp.computations.models import SiteIdentity
+
+KEY = "control:site"
+REMEDY = (
+    "Give each site a Valkey of its own. If that site is gone, or this is the same site with a new database, "
+    "run: manage.py claim_broker --take"
+)
+
+
+class BrokerTaken(Exception):
+    """Another site uses the broker; the message says which, and what to do."""
+
+
+@transaction.atomic
+def site_identity() -> str:
+    """The id of this site's database, made at the first call."""
+    row, _ = SiteIdentity.objects.get_or_create(pk=1)
+    return str(row.identity)
+
+
+def claim_broker(*, take: bool = False) -> None:
+    """Make the broker this site's; `take`: though it is another one's.
+
+    Raises
+    ------
+    BrokerTaken
+        It is another one's.
+    redis.exceptions.RedisError
+        It does not answer, or takes no writes.
+    """
+    database = settings.DATABASES["default"]
+    where = f"database {database['NAME']} on {database['HOST'] or 'this machine'}"
+    mine = {"site": site_identity(), "where": where}
+    client = broker.client()
+    if take:
+        client.set(KEY, json.dumps(mine))
+        return
+    client.set(KEY, json.dumps(mine), nx=True)
+    held = json.loads(client.get(KEY) or "{}")
+    if held.get("site") != mine["site"]:
+        other = held.get("where", "an unknown database")
+        raise BrokerTaken(f"VALKEY_URL: the broker is used by another site ({other}). {REMEDY}")
