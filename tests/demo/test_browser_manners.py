@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.demo.browser import Visitor, chromium, launched
+from tests.demo.browser import WITHIN_MS, Visitor, chromium, launched
 from tests.demo.harness import Client, Demo
 
 PATH = chromium()
@@ -163,6 +163,7 @@ def test_times_are_those_of_the_browsers_zone_then_of_the_accounts(
     browser: Browser, demo: Demo, person: str
 ) -> None:
     context = browser.new_context(timezone_id="Asia/Kolkata")
+    context.set_default_timeout(WITHIN_MS)
     page = context.new_page()
     page.goto(f"{demo.url}/login/")
     page.fill("[name=username]", person)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Page
 
-from tests.demo.browser import chromium, launched
+from tests.demo.browser import WITHIN_MS, chromium, launched
 
 PATH = chromium()
 pytestmark = [
@@ -41,6 +41,7 @@ def page() -> Iterator[Page]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with launched(PATH) as browser:
         page = browser.new_page(timezone_id="UTC")
+        page.set_default_timeout(WITHIN_MS)
         page.goto(f"http://127.0.0.1:{server.server_port}/static/img/meridian.svg")
         yield page
     server.shutdown()
@@ -51,6 +52,7 @@ def elsewhere(page: Page) -> Iterator[Page]:
     """The same to someone in Kolkata, on a page that `write` fills."""
     assert page.context.browser
     other = page.context.browser.new_page(timezone_id="Asia/Kolkata")
+    other.set_default_timeout(WITHIN_MS)
     yield other
     other.close()
 

@@ -29,6 +29,7 @@ from engine.train.checkpoint.layers import copy_of, load_into, to_bytes
 from engine.train.checkpoint.saver import Saver, Terms
 from tests.events import as_dicts
 from tests.runtime.jobs import job
+from tests.waiting import LIMIT_S
 
 
 class DictStore:
@@ -44,7 +45,7 @@ class DictStore:
 
     def get(self, key: str, /) -> bytes:
         with self._changed:
-            assert self._changed.wait_for(lambda: key in self._values, timeout=30)
+            assert self._changed.wait_for(lambda: key in self._values, timeout=LIMIT_S)
             return self._values[key].encode()
 
     def set(self, key: str, value: str, /) -> None:

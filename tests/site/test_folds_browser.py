@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Route
 
 from tests.demo.browser import chromium, launched
+from tests.site.browsing import LIMIT_MS
 from tests.site.test_plan_browser import static
 
 PATH = chromium()
@@ -31,6 +32,7 @@ def test_what_the_browser_refuses_is_unfolded(world: Any) -> None:
     assert PATH
     with launched(PATH) as browser:
         page = browser.new_page()
+        page.set_default_timeout(LIMIT_MS)
         page.route("**/*", site)
         page.goto(f"http://launch.example{there}")
         assert page.locator(".form-fold[open]").count() == 0

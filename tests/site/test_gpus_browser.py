@@ -39,6 +39,7 @@ def test_the_tab_of_gpus_shows_what_they_do(kind: str, rows: list[list[str]]) ->
     assert PATH
     with another_thread() as apart, launched(PATH) as browser:
         page = browser.new_page()
+        page.set_default_timeout(LIMIT_MS)
         page.route("**/*", lambda route: answer(client, apart, route))
         page.goto(f"{SITE}/runs/{run.pk}/")
         figures = [page.locator(f'#gpus [data-rank="{rank}"] [data-figure]') for rank in ranks]

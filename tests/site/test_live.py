@@ -349,13 +349,14 @@ async def test_an_open_socket_ends_when_its_person_may_no_longer_watch(
     run = await sync_to_async(placed)(world)
     viewer = world.users["viewer"]
     browser = await Browser(run, viewer).open()
-    assert (await browser.hear())["type"] == "snapshot"
-    assert (await browser.hear())["type"] == "ping"
+    heard = set()
+    while heard != {"snapshot", "ping"}:  # on a slow machine the first ping goes before the snapshot is made
+        heard.add((await browser.hear())["type"])
     if how == "deactivated":
         await User.objects.filter(pk=viewer.pk).aupdate(is_active=False)
     else:
         await Membership.objects.filter(user=viewer).adelete()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while (last := await browser.hear()).get("type") == "ping":
             pass
     assert (last["type"], last["code"]) == ("websocket.close", NOT_FOUND)

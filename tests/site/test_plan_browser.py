@@ -11,6 +11,7 @@ from django.urls import reverse
 from playwright.sync_api import Error, Page, Route
 
 from tests.demo.browser import chromium, launched
+from tests.site.browsing import LIMIT_MS
 from webapp.computations.models import Computation
 from webapp.planning.services import ask_to_refine
 
@@ -69,6 +70,7 @@ def test_an_answer_that_comes_late_finds_its_page(world: Any) -> None:
     assert PATH
     with launched(PATH) as browser:
         page: Page = browser.new_page()
+        page.set_default_timeout(LIMIT_MS)
         page.route("**/*", site)
         page.goto(f"{SITE}{made['there']}")
         page.evaluate(WATCH)

@@ -28,6 +28,7 @@ def test_a_copied_link_outlives_the_spans_of_its_time() -> None:
     assert PATH
     with another_thread() as apart, launched(PATH) as browser:
         context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+        context.set_default_timeout(LIMIT_MS)
         context.route("**/*", lambda route: answer(client, apart, route))
         page = context.new_page()
         link = copied(page, run)

@@ -20,6 +20,7 @@ from engine.control.errors import AuthenticationError, ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.control.messages import line_of
 from engine.prefill.messages import Accepted, Account, PrefillRequest, Sampling, Token, Turn, Withdraw
+from tests.waiting import LIMIT_S
 
 COORDINATOR = Identity(rank=COORDINATOR_RANK, run="run-1", generation=1, secret=b"secret")
 GATEWAY = replace(COORDINATOR, rank=GATEWAY_RANK)
@@ -94,7 +95,7 @@ async def test_what_is_no_message_ends_the_line() -> None:
     async with coordinator:
         line = await _call(port)
         line._writer.write(b'{"kind":"gift"}\n')
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             assert [said async for said in line.messages()] == []
         with pytest.raises(ChannelLost):
             await _send_on(line)

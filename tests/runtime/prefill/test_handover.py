@@ -178,7 +178,7 @@ def test_a_decoder_that_dies_frees_what_it_fetched(
 
     monkeypatch.setattr(KvServer, "_let_go", soon_impatient)
     stage = service.offer(service.prefill(prompt(60))).remote_stages[0]
-    connected = socket.create_connection((stage.host, stage.port), timeout=5)
+    connected = socket.create_connection((stage.host, stage.port), timeout=LIMIT_S)
     greet(connected, Handshake(dial(identity(DECODER), peer=0)))
     send_frame(connected, {"fetch": "r", "blocks": list(stage.block_ids)})
     assert receive_frame(connected)[0]["cache"] == "r"
@@ -195,7 +195,7 @@ def test_a_lease_that_ends_during_a_transfer_ends_the_transfer(folder: Path) -> 
     with ExitStack() as keep:
         service = Service(folder, keep)
         stage = service.offer(service.prefill(prompt(60))).remote_stages[0]
-        connected = keep.enter_context(socket.create_connection((stage.host, stage.port), timeout=5))
+        connected = keep.enter_context(socket.create_connection((stage.host, stage.port), timeout=LIMIT_S))
         greet(connected, Handshake(dial(identity(DECODER), peer=0)))
         send_frame(connected, {"fetch": "r", "blocks": list(stage.block_ids)})
         header, _ = receive_frame(connected)
@@ -247,7 +247,7 @@ def test_a_stranger_who_sends_rubbish_is_let_go(service: Service, worker: Decode
 )
 def test_wrong_questions_are_no_harm(service: Service, worker: DecodeWorker, fetch: dict) -> None:
     params = service.offer(service.prefill(prompt(20)))
-    with socket.create_connection((params.remote_host, params.remote_port), timeout=5) as connected:
+    with socket.create_connection((params.remote_host, params.remote_port), timeout=LIMIT_S) as connected:
         greet(connected, Handshake(dial(identity(DECODER), peer=0)))
         send_frame(connected, fetch)
         with pytest.raises(KvTransferError):
