@@ -233,7 +233,7 @@ class JobForm(Sectioned, forms.Form):
     priority = forms.TypedChoiceField(
         choices=Priority.choices,
         coerce=int,
-        empty_value=Priority.NORMAL.value,
+        empty_value=str(Priority.NORMAL.value),
         initial=Priority.NORMAL.value,
         required=False,
         help_text="Which of the team's queued runs get GPUs first.",

@@ -83,7 +83,7 @@ def _launch_page(
         values = {
             "name": cleaned["name"],
             "key": cleaned["idempotency_key"],
-            "priority": cleaned["priority"],
+            "priority": int(cleaned["priority"]),
         }
         try:
             return redirect("jobs:run-detail", pk=launch(values).pk)

@@ -28,9 +28,9 @@ def _queued(user: Any) -> Any:
     searched = Case(When(search=None, then=Value(0)), default=Value(1))
     rows = Run.objects.visible_to(user).filter(status=Status.QUEUED).for_lists().in_order()
     order = [F("priority").desc(), F("order").asc()]
-    queue = [F("job__team"), searched]
+    queue: list[Any] = [F("job__team"), searched]
     position = Window(RowNumber(), partition_by=queue, order_by=order)
-    same = {"partition_by": [*queue, F("priority")], "order_by": F("order").asc()}
+    same: dict[str, Any] = {"partition_by": [*queue, F("priority")], "order_by": F("order").asc()}
     near = {"above": Window(Lag("pk"), **same), "below": Window(Lead("pk"), **same)}
     operated = Team.objects.with_role(user, OPERATORS)
     movable = Case(When(job__team__in=operated, search=None, then=Value(True)), default=Value(False))
