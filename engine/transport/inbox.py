@@ -165,7 +165,7 @@ class Inbox:
 
     def _begin(self, header: Header, *, bounded: bool) -> _Assembly | None:
         key = (header.channel, header.tag)
-        receive = self._posted.pop(key, None)
+        receive = self._posted.get(key)
         if receive is None and bounded and not self._room_for(header.payload_bytes):
             return None
         assembly = _Assembly(
@@ -179,7 +179,8 @@ class Inbox:
         if receive is not None and receive.into is not None and receive.nbytes == header.payload_bytes:
             assembly.buffer = receive.into()
         else:
-            assembly.buffer = self._new_buffer(header.payload_bytes)
+            assembly.buffer = self._memory_for(header)
+        self._posted.pop(key, None)
         if receive is not None:
             self._match(assembly, receive)
         else:
@@ -187,6 +188,12 @@ class Inbox:
             self._unexpected.setdefault(key, deque()).append(assembly)
         self._assemblies[header.message] = assembly
         return assembly
+
+    def _memory_for(self, header: Header) -> memoryview:
+        try:
+            return self._new_buffer(header.payload_bytes)
+        except MemoryError:
+            raise MalformedFrame(f"no memory for a message of {header.payload_bytes:,} bytes") from None
 
     def _room_for(self, payload_bytes: int) -> bool:
         # One message alone may be larger than the bound, else it could never come.

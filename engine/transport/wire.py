@@ -19,6 +19,7 @@ _SEAL = struct.Struct("<Q")
 _COUNT = struct.Struct("<QQ")  # connection, chunks
 HEADER_BYTES = _BODY.size + _SEAL.size
 MOST_CONTROL_BYTES = 64 * 1024
+MOST_PAYLOAD_BYTES = 1 << 36  # of a message: no layer, no cache and no checkpoint of one comes near it
 # Filler of padded messages, shared by all of them.
 ZEROS = memoryview(bytes(512 * 1024))
 Tag = tuple[int, ...]
@@ -109,6 +110,8 @@ def unpack(data: memoryview) -> Header:
         raise MalformedFrame("not a frame of this protocol")
     if payload > total or offset + length > total:
         raise MalformedFrame(f"a chunk of {length} bytes at {offset} exceeds its message of {total} bytes")
+    if payload > MOST_PAYLOAD_BYTES:
+        raise MalformedFrame(f"a message of {payload:,} bytes: at most {MOST_PAYLOAD_BYTES:,}")
     if kind not in (Kind.DATA, Kind.UNCHECKED) and length > MOST_CONTROL_BYTES:
         raise MalformedFrame(f"a frame of kind {Kind(kind).name} with {length} bytes")
     return Header(
