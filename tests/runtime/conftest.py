@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.run import launcher
+from engine.run import host_process
 from tests.runtime.hosts import Forked, Nursery
 
 _as_users_have_them = False
@@ -34,13 +34,13 @@ def _forked_hosts() -> Iterator[None]:
         if _as_users_have_them:
             return subprocess.Popen(command, **how)
         if nursery is None:
-            nursery = Nursery({**launcher._HUGE_PAGES, **os.environ})
+            nursery = Nursery({**host_process._HUGE_PAGES, **os.environ})
         if not nursery.may_start(how["env"]):
             return subprocess.Popen(command, **how)
         return nursery.start(how["stderr"])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+        patch.setattr(host_process, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
         yield
     if nursery is not None:
         nursery.close()

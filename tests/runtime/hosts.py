@@ -19,7 +19,7 @@ _OF_NO_MATTER = ("PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR
 
 
 class Forked:
-    """What engine.run.launcher uses of a Popen, for a process that is another one's child."""
+    """What engine.run.host_process uses of a Popen, for a process that is another one's child."""
 
     def __init__(self, pid: int, stdin: int, stdout: int, status: int) -> None:
         self.pid = pid
