@@ -190,3 +190,27 @@ def test_a_broker_that_hangs_is_asked_once_and_given_up(settings: Any) -> None:
     assert not state.ok
     assert "does not answer" in state.text
     assert len(asked) <= 2
+
+
+# What is asked of a page and needs the broker.
+ASKED = [
+    "/nodes/{node}/enrol/",
+    "/nodes/{node}/revoke/",
+    "/nodes/{node}/join-command/",
+    "/nodes/{node}/probe/",
+    "/nodes/{node}/drain/",
+    "/nodes/{node}/delete/",
+    "/plans/{plan}/launch/",
+]
+
+
+@pytest.mark.parametrize("address", ASKED)
+def test_no_page_is_a_fault_while_the_broker_is_full(world: Any, admin: redis.Redis, address: str) -> None:
+    world.hear()
+    client = world.client("admin")
+    client.raise_request_exception = False
+    path = address.format(node=world.nodes[0].pk, plan=world.plan.pk)
+    with full(admin):
+        answer = client.post(path)
+    assert answer.status_code != 404, path
+    assert answer.status_code < 500 or answer.status_code == 503, path
