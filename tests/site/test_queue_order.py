@@ -86,8 +86,10 @@ def test_operators_move_runs_and_the_audit_says_so(world: World) -> None:
 
 
 @pytest.mark.parametrize("sent", [{}, {"up": ""}, {"up": "x"}, {"down": "9" * 30}])
-def test_a_run_that_is_none_is_not_found(world: World, sent: dict[str, Any]) -> None:
-    assert world.client("operator").post(MOVE, sent).status_code == 404
+def test_what_names_no_run_moves_nothing(world: World, sent: dict[str, Any]) -> None:
+    answer = world.client("operator").post(MOVE, sent, follow=True)
+    assert answer.redirect_chain == [("/runs/queue/", 302)]
+    assert "Nothing was moved" in answer.content.decode()
 
 
 def test_who_may_not_moves_nothing(world: World) -> None:

@@ -82,7 +82,10 @@ def run_move(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
     up = "up" in request.POST
     named = whole(request.POST.get("up" if up else "down", ""))
-    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=named or 0)
+    if named is None:
+        messages.error(request, "Nothing was moved. Press an arrow in the queue.")
+        return redirect("jobs:run-queue")
+    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=named)
     if not move_in_queue(request.user, run, up=up):
         messages.info(
             request, "Nothing was moved: the run is at that end of its priority, or waits no longer."
