@@ -254,6 +254,9 @@ DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a mistyped address is no warning
 # The demo (seed_demo leaves the file) names its logins on the login page.
 DEMO = not PRODUCTION and env.flag("MERIDIAN_DEMO", (VAR / "demo").exists())
 
+# Whom /.well-known/security.txt names.
+SECURITY_CONTACT = env.contacts("MERIDIAN_SECURITY_CONTACT")
+
 # Who may say in X-Forwarded-For and X-Forwarded-Proto for whom they ask; uvicorn reads these headers.
 PROXIES = env.networks("MERIDIAN_PROXY_IPS")
 

@@ -21,6 +21,7 @@ handler500 = "webapp.edge.failures.failed"
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("search", views.search, name="search"),
+    path(".well-known/security.txt", views.security_txt, name="security-txt"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("health", health.readyz, name="health"),  # where clients of OpenAI-compatible servers ask

@@ -57,6 +57,16 @@ def words(name: str, default: Sequence[str] = ()) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()] or list(default)
 
 
+def contacts(name: str) -> list[str]:
+    """The variable `name` as addresses of people, URIs split at commas."""
+    found = words(name)
+    for word in found:
+        if not word.startswith(("mailto:", "https://", "tel:")) or not word.isprintable():
+            text = f"{name}={word!r}: must begin with mailto:, https:// or tel:"
+            raise ImproperlyConfigured(text)
+    return found
+
+
 def networks(name: str) -> list[Network]:
     """The variable `name` as IP addresses and networks, split at commas; an address is a network of one."""
     found: list[Network] = []
