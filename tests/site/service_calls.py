@@ -439,6 +439,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         "a worker that shuts down leaves the question to the next",
     ),
     "computations.requeue_lost": (lambda w: partial(computations.requeue_lost), "keeps house: lost messages"),
+    "computations.site_identity": (
+        lambda w: partial(computations.site_identity),
+        "an id that the site makes for itself, once",
+    ),
     "computations.say_alive": (lambda w: partial(computations.say_alive, claimed(w)), "a worker's heartbeat"),
     # accounts
     "inventory.void_tokens": (

@@ -7,10 +7,9 @@ one id: give a copy a broker of its own, as every site.
 import json
 
 from django.conf import settings
-from django.db import transaction
 
 from webapp.common import broker
-from webapp.computations.models import SiteIdentity
+from webapp.computations.services import site_identity
 
 KEY = "control:site"
 REMEDY = (
@@ -21,13 +20,6 @@ REMEDY = (
 
 class BrokerTaken(Exception):
     """Another site uses the broker; the message says which, and what to do."""
-
-
-@transaction.atomic
-def site_identity() -> str:
-    """The id of this site's database, made at the first call."""
-    row, _ = SiteIdentity.objects.get_or_create(pk=1)
-    return str(row.identity)
 
 
 def claim_broker(*, take: bool = False) -> None:

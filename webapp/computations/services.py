@@ -17,7 +17,7 @@ from webapp.accounts.permissions import require
 from webapp.accounts.services import locked, record
 from webapp.common.asked_once import once
 from webapp.common.control import send_task
-from webapp.computations.models import OPEN, Computation, ComputationState
+from webapp.computations.models import OPEN, Computation, ComputationState, SiteIdentity
 
 log = structlog.get_logger(__name__)
 # A worker says every 3 s that it lives; one that is silent for longer is gone.
@@ -205,3 +205,10 @@ def _send(pk: uuid.UUID) -> None:
         send_task("computations.compute", str(pk), queue="search")
     except (OperationalError, RedisError) as error:
         log.warning("computation waits for the broker", computation=str(pk), reason=str(error))
+
+
+@transaction.atomic
+def site_identity() -> str:
+    """The id of this site's database, made at the first call."""
+    row, _ = SiteIdentity.objects.get_or_create(pk=1)
+    return str(row.identity)
