@@ -89,3 +89,15 @@ def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
 def test_a_browser_is_told_which_marks_have_a_cost(run: Run) -> None:
     services.record_recovery(run, from_dict(RECOVERED))
     assert {mark["costs"] for mark in snapshot(run.pk)["marks"]} == {False, True}
+
+
+def test_the_total_of_what_has_no_time_is_no_time(run: Run, client: Client, world: Any) -> None:
+    """It said 0.0 s under a row that says it is not known."""
+    services.fail_run(run, "Broken.")
+    found = incidents_of(Run.objects.get(pk=run.pk))
+    assert (found.count, [row.lost_s for row in found.rows]) == (1, [None])
+    assert (found.lost_s, found.share) == (None, None)
+    client.force_login(world.users["viewer"])
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    total = page[page.index('id="incidents"') :].partition("<tfoot>")[2].partition("</tfoot>")[0]
+    assert '<td class="num">–</td>' in total

@@ -22,6 +22,7 @@ from webapp.jobs.models import Job, Run
 from webapp.jobs.services import set_status
 from webapp.prefill import services
 from webapp.prefill.cells import SETTINGS
+from webapp.prefill.gateway.answer_stream import OF_THE_REQUEST
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 
 REQUEST = {
@@ -72,6 +73,15 @@ def test_a_tenants_login_lands_on_its_own_page(world: Any) -> None:
     assert "You have no tenancy yet" in page
     for hidden in ("/runs/", "/plans/", "/datacenters/", "/audit/"):
         assert f'href="{hidden}"' not in page
+
+
+def test_the_page_says_the_refusals_of_long_prompts_as_the_api_gives_them(world: Any) -> None:
+    grant(world)
+    page = text(world.client("tenant").get("/prefill/"))
+    assert OF_THE_REQUEST["context_length_exceeded"] == 400
+    assert "400: the prompt is longer than the model's context" in page
+    assert OF_THE_REQUEST["prompt_too_long"] == 413
+    assert "413: it is longer than the tenancy allows" in page
 
 
 def test_a_request_is_asked_for_on_the_page(world: Any) -> None:

@@ -31,12 +31,13 @@ class Incident:
 class Incidents:
     """The last MOST_ROWS, the latest first, and what all `count` of them cost.
 
+    lost_s : None where no incident has a time.
     share : of the run's time so far that was lost.
     """
 
     rows: Sequence[Incident]
     count: int
-    lost_s: float
+    lost_s: float | None
     again: int
     share: float | None
 
@@ -47,13 +48,14 @@ def incidents_of(run: Run) -> Incidents:
     moved = {mark.cost["to"] for mark in marks if mark.cost["kind"] == "move"}
     runs = {new.pk: new for new in Run.objects.filter(pk__in=moved).for_lists()} if moved else {}
     lost = {mark.seq: _lost_s(run, mark.cost, runs) for mark in marks}
-    lost_s = sum(seconds for seconds in lost.values() if seconds is not None)
+    known = [seconds for seconds in lost.values() if seconds is not None]
+    lost_s = sum(known) if known or not marks else None
     return Incidents(
         rows=[_row(mark, lost[mark.seq], runs) for mark in marks[:MOST_ROWS]],
         count=len(marks),
         lost_s=lost_s,
         again=sum(mark.cost.get("again", 0) for mark in marks),
-        share=_share(run, lost_s),
+        share=None if lost_s is None else _share(run, lost_s),
     )
 
 
