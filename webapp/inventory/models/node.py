@@ -51,15 +51,18 @@ class NodeQuerySet(models.QuerySet["Node"]):
         return self.filter(dc__team__in=Team.objects.visible_to(user))
 
     def online(self) -> NodeQuerySet:
-        """Nodes whose last heartbeat is recent."""
-        return self.filter(last_seen__gte=timezone.now() - silence())
+        """Nodes whose last heartbeat is recent. One of the future is of before our clock was set back."""
+        now = timezone.now()
+        return self.filter(last_seen__gte=now - silence(), last_seen__lte=now + silence())
 
     def in_state(self, state: str) -> NodeQuerySet:
         """Nodes of which `Node.state` is `state`."""
         if state == NodeState.NEVER:
             return self.filter(last_seen=None)
-        edge = timezone.now() - silence()
-        return self.filter(last_seen__lt=edge) if state == NodeState.SILENT else self.online()
+        if state == NodeState.ONLINE:
+            return self.online()
+        now = timezone.now()
+        return self.filter(Q(last_seen__lt=now - silence()) | Q(last_seen__gt=now + silence()))
 
     def placeable(self) -> NodeQuerySet:
         """Nodes that may be given work: enrolled, online, of our version, not draining, nor their site."""
@@ -122,7 +125,8 @@ class Node(models.Model):
     def state(self) -> NodeState:
         if self.last_seen is None:
             return NodeState.NEVER
-        return NodeState.ONLINE if timezone.now() - self.last_seen <= silence() else NodeState.SILENT
+        recent = abs(timezone.now() - self.last_seen) <= silence()
+        return NodeState.ONLINE if recent else NodeState.SILENT
 
     @property
     def is_enrolled(self) -> bool:

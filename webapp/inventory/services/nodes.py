@@ -102,9 +102,13 @@ def record_heartbeat(name: str, seen: Any, beat: Heartbeat) -> None:
     """Keep what the agent of node `name` says of itself; `seen` is when the broker received it.
 
     A heartbeat that is older than the last one, or of a node whose credentials were revoked, changes nothing.
-    No audit row: nobody decided anything.
+    A clock that was set back makes no node deaf: what is kept is never later than our own clock, and what it
+    once was gives way. No audit row: nobody decided anything.
     """
-    newer = models.Q(last_seen__isnull=True) | models.Q(last_seen__lt=seen)
+    now = timezone.now()
+    seen = min(seen, now)
+    ahead = models.Q(last_seen__gt=now)  # of before our clock was set back
+    newer = models.Q(last_seen__isnull=True) | models.Q(last_seen__lt=seen) | ahead
     values: dict[str, Any] = {
         "last_seen": seen,
         "seen_gpus": beat.gpus,

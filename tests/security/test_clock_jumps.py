@@ -1,0 +1,106 @@
+"""The site's clock jumps an hour, either way: no run fails, nodes are heard on, and a silent one is seen."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from engine import __version__
+from tests.events import event
+from webapp.computations import liveness
+from webapp.inventory import services
+from webapp.inventory.models import Node, NodeState, silence
+from webapp.jobs.models import Run, Status
+from webapp.jobs.reconcile import reconcile
+
+HOUR = timedelta(hours=1)
+Jump = Callable[[timedelta], datetime]
+
+
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
+    """Set the site's clock forward or back; returns what it shows then."""
+    now, ahead = timezone.now, timedelta(0)
+
+    def by(step: timedelta) -> datetime:
+        nonlocal ahead
+        ahead += step
+        return timezone.now()
+
+    monkeypatch.setattr(timezone, "now", lambda: now() + ahead)
+    return by
+
+
+def hear(world: Any, run: Run, *, but: int = 0) -> None:
+    """A heartbeat of each node that names its ranks; the first `but` nodes say nothing."""
+    for node in world.nodes[but:]:
+        ranks = [
+            {
+                "run": str(run.pk),
+                "generation": run.generation,
+                "rank": rank.rank,
+                "pid": 1,
+                "state": "running",
+            }
+            for rank in run.ranks.filter(node=node)
+        ]
+        beat = event("heartbeat", version=__version__, gpus=node.gpus, device=node.device, ranks=ranks)
+        services.record_heartbeat(node.name, timezone.now(), beat)
+
+
+@pytest.fixture
+def run(world: Any) -> Run:
+    """A run that trains, on nodes that are heard."""
+    made: Run = world.launch()
+    world.hear()
+    started = timezone.now() - timedelta(minutes=10)
+    made.ranks.update(state="running", state_since=started, dispatched_at=started)
+    Run.objects.filter(pk=made.pk).update(status=Status.RUNNING, status_since=started, started_at=started)
+    hear(world, made)
+    return made
+
+
+def look(run: Run) -> Run:
+    """The reconciler looks, as every two seconds."""
+    reconcile(lambda *_: None)
+    run.refresh_from_db()
+    return run
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_run_outlives_a_jump_of_the_clock(world: Any, run: Run, jump: Jump, step: timedelta) -> None:
+    assert look(run).status == Status.RUNNING
+    jump(step)
+    assert look(run).status == Status.RUNNING, "nobody has been heard by the new clock"
+    liveness.beat()
+    assert look(run).status == Status.RUNNING
+    hear(world, run)
+    for node in Node.objects.all():
+        assert node.state == NodeState.ONLINE
+        assert node.last_seen is not None
+        assert abs(timezone.now() - node.last_seen) < timedelta(minutes=5), "it is of the new clock"
+    jump(timedelta(seconds=30))
+    hear(world, run)
+    liveness.beat()
+    assert look(run).status == Status.RUNNING
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_node_that_is_gone_is_noticed_after_a_jump(
+    world: Any, run: Run, jump: Jump, step: timedelta
+) -> None:
+    jump(step)
+    liveness.beat()
+    for _ in range(6):
+        jump(timedelta(seconds=4))
+        liveness.beat()
+        hear(world, run, but=1)
+    since = liveness.listening_since()
+    assert since is not None
+    assert timezone.now() - since > silence(), "nodes have been listened to for long enough to judge them"
+    gone = world.nodes[0].name
+    assert list(Node.objects.in_state(NodeState.SILENT).values_list("name", flat=True)) == [gone]
+    assert {node.name for node in Node.objects.online()} == {node.name for node in world.nodes[1:]}
+    assert Node.objects.get(name=gone).state == NodeState.SILENT
