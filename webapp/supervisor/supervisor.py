@@ -153,9 +153,8 @@ class Supervisor:
             self._servers.stop()
 
     def _end(self, group: Sequence[Child]) -> None:
-        patience_s = max((child.service.patience_s for child in group), default=0.0)
         shown = [*self._children, *self._commands]
-        _end(group, patience_s, lambda: self._pump(shown), lambda: self._signals > 1)
+        _end(group, lambda: self._pump(shown), lambda: self._signals > 1)
 
     def _mend(self, child: Child) -> None:
         if child.alive:
@@ -272,16 +271,13 @@ class Supervisor:
         self._signals += 1
 
 
-def _end(
-    children: Sequence[Child], patience_s: float, pump: Callable[[], None], hurry: Callable[[], bool]
-) -> None:
-    """The signal to stop to all at once, SIGKILL to what is left after `patience_s` or on a second Ctrl-C."""
+def _end(children: Sequence[Child], pump: Callable[[], None], hurry: Callable[[], bool]) -> None:
+    """The signal to stop to all at once, SIGKILL to each after its own patience, or on a second Ctrl-C."""
     for child in children:
         child.signal(child.service.stop_signal)
-    deadline = time.monotonic() + patience_s
-    while any(child.alive for child in children) and time.monotonic() < deadline and not hurry():
-        pump()
-    for child in children:
-        child.signal(signal.SIGKILL)
+    began = time.monotonic()
     while any(child.alive for child in children):
+        for child in children:
+            if hurry() or time.monotonic() - began > child.service.patience_s:
+                child.signal(signal.SIGKILL)
         pump()
