@@ -101,8 +101,8 @@ def nodes(world: World, numbers: range) -> None:
     """Every other node in the world's first data centre: its page has a long list too."""
     pools = list(GpuPool.objects.filter(dc__team=world.team).order_by("pk"))
     here = next(pool for pool in pools if pool.dc_id == world.dcs[0].pk)
-    soon = timezone.now() + timedelta(hours=12)  # whoever looks at the pages sees them online till then
-    heard = {7: _ago(3), 19: None}
+    now = timezone.now()  # whoever looks at the pages gives nodes hours to be silent (NODE_SILENT_AFTER_S)
+    heard = {7: now - timedelta(days=3), 19: None}
     Node.objects.bulk_create(
         Node(
             dc_id=(pool := here if i % 2 else pools[i % min(len(pools), 13)]).dc_id,
@@ -113,7 +113,7 @@ def nodes(world: World, numbers: range) -> None:
             host=f"10.{i // 65536}.{i // 256 % 256}.{i % 256}",
             acl_sha256="0" * 64,
             enrolled_at=_ago(i),
-            last_seen=heard.get(i % 40, soon),
+            last_seen=heard.get(i % 40, now),
             version="0.1.0",
             seen_gpus=(8, 4, 16)[i % 3],
         )

@@ -298,6 +298,9 @@ CALLS: dict[str, Prepare] = {
     "accounts.end_other_sessions": lambda w: partial(accounts.end_other_sessions, operator(w), "key"),
     "accounts.archive": lambda w: partial(accounts.archive, operator(w), Plan.objects.all()),
     "accounts.restore": lambda w: partial(accounts.restore, operator(w), archived_plans(w)),
+    "jobs.move_in_queue": lambda w: partial(
+        jobs.move_in_queue, operator(w), [w.launch(), w.launch()][1], up=True
+    ),
     "jobs.set_priority": lambda w: partial(jobs.set_priority, operator(w), w.launch(), Priority.HIGH),
     "accounts.describe": lambda w: partial(accounts.describe, operator(w), w.plan, labels="x", note="y"),
     # inventory
@@ -523,6 +526,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         "the launch is in the audit; this is its delivery",
     ),
     "jobs.release_rank": (release, REPORTED),
+    "jobs.record_ended_iteration": (
+        lambda w: partial(jobs.record_ended_iteration, w.launch(), 3),
+        REPORTED,
+    ),
     "jobs.record_progress": (lambda w: partial(jobs.record_progress, w.launch(), iteration=3), REPORTED),
     "jobs.record_result": (lambda w: partial(jobs.record_result, w.launch(), {"loss": 1.0}), REPORTED),
     "jobs.record_link_rates": (lambda w: partial(record_link_rates, w.launch(), {"wan": []}), REPORTED),
@@ -547,6 +554,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         lambda w: reported(record_prefill, prefill_event, placed(w)),
         REPORTED,
     ),
+    "live.record_refusals": (
+        lambda w: partial(live.record_refusals, {w.nodes[0].name: (3, "why")}),
+        REPORTED,
+    ),
     "live.record_gpus": (
         lambda w: partial(record_gpus, w.nodes[0].name, timezone.now(), event("gpus")),
         REPORTED,
@@ -559,6 +570,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 
 READS: dict[str, str] = {
     "accounts.locked": "locks what is to be archived or deleted",
+    "live.add_refusal": "counts, in memory, what a node said that cannot be",
+    "live.require_possible": "refuses what cannot be true of a run",
     "jobs.goes_on_from": "why runs cannot be deleted",
     "computations.claimed": "locks a computation that a worker still holds",
     "computations.somebody_waits": "whether anything urgent is queued",

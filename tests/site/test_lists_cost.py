@@ -37,6 +37,12 @@ SHORT = {
 GATHERING = ("overview", "inventory:map")
 
 
+@pytest.fixture(autouse=True)
+def patient(settings: Any) -> None:
+    """Nodes stay online for as long as a slow machine takes."""
+    settings.NODE_SILENT_AFTER_S = 12 * 3600
+
+
 def tables_of(response: Any) -> list[tables.Table]:
     """The tables that a page shows."""
     seen: dict[int, tables.Table] = {}

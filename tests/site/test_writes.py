@@ -15,7 +15,7 @@ WRITES = re.compile(r"\.(update|update_or_create|get_or_create|bulk_create|bulk_
 # services write with `record`
 SERVICES = {"services.py", "allocate.py", "liveness.py"}
 HARMLESS = re.compile(
-    r"services\.(save|delete)\(|inventory\.save\(|completions\.create\(|self\.create\(|model_copy|asyncio|hashlib|structlog|app\.conf\.update|cache\.delete\("
+    r"services\.(save|delete)\(|inventory\.save\(|completions\.create\(|self\.create\(|model_copy|asyncio|hashlib|structlog|app\.conf\.update|cache\.delete\(|client\(\)\.delete\("
 )
 
 

@@ -12,6 +12,7 @@ from webapp.inventory.models.node import (
     NodeState,
     free_ports,
     silence,
+    silent_now,
 )
 from webapp.inventory.models.pool import GpuPool, GpuPoolQuerySet
 from webapp.inventory.models.probe import NodeProbe, NodeProbeQuerySet
@@ -43,4 +44,5 @@ __all__ = [
     "WanLinkQuerySet",
     "free_ports",
     "silence",
+    "silent_now",
 ]

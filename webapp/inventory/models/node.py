@@ -31,6 +31,12 @@ def silence() -> timedelta:
     return timedelta(seconds=settings.NODE_SILENT_AFTER_S)
 
 
+def silent_now() -> Q:
+    """Nodes that were heard, but not lately. What was heard in the future is of before our clock was set back."""
+    now = timezone.now()
+    return Q(last_seen__lt=now - silence()) | Q(last_seen__gt=now + silence())
+
+
 class Device(models.TextChoices):
     CPU = "cpu", "CPU"
     EMULATED = "emulated", "Emulated GPU"
@@ -59,10 +65,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Nodes of which `Node.state` is `state`."""
         if state == NodeState.NEVER:
             return self.filter(last_seen=None)
-        if state == NodeState.ONLINE:
-            return self.online()
-        now = timezone.now()
-        return self.filter(Q(last_seen__lt=now - silence()) | Q(last_seen__gt=now + silence()))
+        return self.filter(silent_now()) if state == NodeState.SILENT else self.online()
 
     def placeable(self) -> NodeQuerySet:
         """Nodes that may be given work: enrolled, online, of our version, not draining, nor their site."""

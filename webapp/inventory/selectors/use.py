@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Count, F, Q, QuerySet, Sum
-from django.utils import timezone
 
 from webapp.common.work import work
-from webapp.inventory.models import Node, NodeState, silence
+from webapp.inventory.models import Node, NodeState, silent_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class Use:
 
 def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
     """The use of each data centre of `dcs` (ids, or their query) that has nodes."""
-    silent, never = Q(last_seen__lt=timezone.now() - silence()), Q(last_seen=None)
+    silent, never = silent_now(), Q(last_seen=None)
     held = work().held().filter(dc__in=dcs).order_by()
     busy: dict[int, tuple[int, Any]] = {
         pk: (count, cost)
