@@ -32,7 +32,7 @@ def silence() -> timedelta:
 
 
 def silent_now() -> Q:
-    """Nodes that were heard, but not lately. What was heard in the future is of before our clock was set back."""
+    """Nodes that were heard, but not lately. A time of the future is of before our clock was set back."""
     now = timezone.now()
     return Q(last_seen__lt=now - silence()) | Q(last_seen__gt=now + silence())
 
