@@ -32,6 +32,7 @@ from engine.job.events.event import Event
 from engine.job.events.gpus import GpuFigures
 from engine.job.events.node import Clock, Heartbeat
 from engine.job.launch import LaunchSpec
+from engine.private import private
 from workers.app import create_app
 from workers.clock import ClockWatch
 from workers.config import AgentConfig, from_environment
@@ -71,6 +72,7 @@ class Agent:
         self.config = config
         folder = config.state_folder
         folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # logs, ledger, spool
         self._lock = _take_lock(config)
         self.publisher = Publisher(
             lambda: connect(config.broker_url),
@@ -241,7 +243,7 @@ def _take_lock(config: AgentConfig) -> IO[str]:
     InputError
         Another agent of this node runs on this machine.
     """
-    file = (config.state_folder / "lock").open("a+", encoding="utf-8")
+    file = open(config.state_folder / "lock", "a+", encoding="utf-8", opener=private)  # noqa: SIM115
     deadline = time.monotonic() + LOCK_S
     while True:
         with contextlib.suppress(BlockingIOError):

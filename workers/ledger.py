@@ -18,6 +18,7 @@ import psutil
 
 from engine.documents import read_json_file
 from engine.job.events.training import Rank, RankState
+from engine.private import private
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,8 @@ class Ledger:
         }
         new = self._path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(data), encoding="utf-8")
+            with open(new, "w", encoding="utf-8", opener=private) as file:
+                json.dump(data, file)
             new.replace(self._path)
         except OSError as error:  # a full disk must not stop ranks from being started or stopped
             log.error("the record of runs cannot be written (%s)", error.strerror)

@@ -37,6 +37,7 @@ import time
 from collections import deque
 from pathlib import Path
 
+from engine.private import private
 from engine.run.host_process import kill, spawn
 
 MOST_BYTES = 64 * 1024 * 1024  # of events that no agent has acknowledged; past them the lossy ones go
@@ -231,8 +232,7 @@ class Shim:
         new = self._folder / f"{LEFT}.new"
         lines = [frame for _, frame in (*self._sent, *self._waiting)]
         with contextlib.suppress(OSError):
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # the spec holds a secret
-            with open(descriptor, "wb") as file:
+            with open(new, "wb", opener=private) as file:  # the spec holds a secret
                 file.write(b"S " + self._spec + b"\n" + b"".join(lines))
             new.replace(self._folder / LEFT)
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from engine.errors import InputError
 from engine.job.events.event import KINDS, Event
 from engine.job.launch import LaunchSpec
+from engine.private import private
 from engine.run.host_process import HostProcess
 from engine.run.launcher import RankGroup
 from workers.shim import ADDRESS, LEFT, clear
@@ -64,7 +65,7 @@ class ShimHost:
         """Start a shim and, behind it, the host of a spec. Raises OSError."""
         folder = Path(spec.log_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        with _listener(folder) as listener, (folder / "host.log").open("ab") as errors:
+        with _listener(folder) as listener, open(folder / "host.log", "ab", opener=private) as errors:
             child = subprocess.Popen(
                 [
                     sys.executable,

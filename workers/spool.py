@@ -15,6 +15,8 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from engine.private import private
+
 SEGMENT_BYTES = 1024 * 1024
 
 Entry = tuple[int, bytes]  # (id, which grows; the event's JSON, without line breaks)
@@ -106,7 +108,7 @@ class _Segment:
 
     def write(self, entries: list[Entry]) -> None:
         data = b"".join(b"%d %s\n" % entry for entry in entries)
-        with self.path.open("ab", buffering=0) as file:
+        with open(self.path, "ab", buffering=0, opener=private) as file:
             written = 0
             try:
                 while written < len(data):

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from engine.private import private
+
 # A tensor of some MB is a mapping of its own, new each time: in pages of 2 MB it costs one page fault instead
 # of 512. torch reads this when it is loaded.
 _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
@@ -44,7 +46,7 @@ def spawn(log_dir: str | Path) -> "subprocess.Popen[bytes]":
     It lives in a process group of its own, so that Ctrl-C does not reach the ranks.
     """
     os.makedirs(log_dir, exist_ok=True)
-    with open(os.path.join(log_dir, "host.log"), "ab") as host_log:
+    with open(os.path.join(log_dir, "host.log"), "ab", opener=private) as host_log:
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "engine.run.host"],
             stdin=subprocess.PIPE,

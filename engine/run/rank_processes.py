@@ -13,6 +13,7 @@ from functools import partial
 from engine.job.events.event import from_json
 from engine.job.events.training import Log, Rank, RankState
 from engine.job.launch import LaunchSpec, RankAssignment
+from engine.private import private
 from engine.run.host_start import become_rank
 from engine.run.local_ranks import LocalRank, emit, emit_line
 from engine.run.part import GroupStart, HostPart
@@ -155,7 +156,8 @@ class RankProcesses:
             become_rank(start, out_write, self.life[0])
         os.close(out_write)
         os.close(events_write)
-        log = open(os.path.join(self._log_dir, f"rank-{me.rank}.log"), "ab", buffering=0)  # noqa: SIM115
+        path = os.path.join(self._log_dir, f"rank-{me.rank}.log")
+        log = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
         rank = self.by_pid[pid] = LocalRank(me, pid, log)
         self._children[pid] = partial(self._on_end, rank)
         for fd, is_events in ((out_read, False), (events_read, True)):

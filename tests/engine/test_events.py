@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.job.events.event import KINDS, from_dict, from_json
+from engine.job.events.event import KINDS, MOST_BYTES, from_dict, from_json
 from engine.job.events.node import Heartbeat
 from engine.job.events.training import Log, RankState, Result, Spans, Step
 from engine.simulate.spans import Span
@@ -141,3 +141,11 @@ def test_events_cannot_be_changed() -> None:
 
 def test_ends_of_ranks_are_ends() -> None:
     assert [state.value for state in RankState if state.is_end] == ["finished", "failed", "stopped", "left"]
+
+
+def test_an_event_has_a_bound() -> None:
+    """What is longer is not parsed: a node may send anything."""
+    whole = event("log").to_json()
+    assert from_json(whole + b" " * (MOST_BYTES - len(whole))).kind == "log"
+    with pytest.raises(ValueError, match="more than 8,388,608 bytes"):
+        from_json(whole + b" " * (MOST_BYTES - len(whole) + 1))

@@ -221,3 +221,26 @@ def test_ranks_outlive_their_agent_and_the_next_one_takes_them_over(
     steps = {event["iteration"] for event in events(client, "step")}
     assert steps == set(range(max(steps) + 1))
     until(lambda: not [*broker.var.glob("agents/a/ranks/*/shim*")])
+
+
+def test_others_read_nothing_of_an_agent(
+    client: redis.Redis, dispatcher: Dispatcher, broker: EmbeddedServers
+) -> None:
+    """Whatever the umask: logs of ranks may quote data, and a ledger says what runs."""
+    before = os.umask(0)
+    try:
+        agent = started(broker)
+    finally:
+        os.umask(before)
+    try:
+        dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
+        until(lambda: "finished" in states(client))
+    finally:
+        agent.send_signal(signal.SIGINT)
+        agent.wait(LIMIT_S)
+    folder = broker.var / "agents" / "a"
+    assert folder.stat().st_mode & 0o077 == 0
+    files = {path.name: path.stat().st_mode & 0o077 for path in folder.rglob("*") if path.is_file()}
+    files.pop("shim", None)  # an address, gone with its shim
+    assert {"runs.json", "lock", "host.log", "rank-0.log"} <= files.keys()
+    assert {name for name, mode in files.items() if mode} == set()
