@@ -50,7 +50,10 @@ function show({ lat, lon, degrees }) {
 function open(address) {
   const url = new URL(address, location.href);
   history.replaceState(null, "", url);
-  htmx.ajax("GET", url.pathname + url.search, { target: "#map-part", select: "#map-part", swap: "outerHTML" });
+  const focused = document.activeElement?.closest("#map"); // it goes with the old drawing; keys are for the new one
+  htmx.ajax("GET", url.pathname + url.search, { target: "#map-part", select: "#map-part", swap: "outerHTML" }).then(() => {
+    if (focused && !document.activeElement?.closest("#map")) $("#map").focus({ preventScroll: true });
+  });
 }
 
 /** `part` shown with `degrees` across, such that the point at `x`, `y` (shares of the drawing) stays where it is. */
