@@ -16,7 +16,7 @@ from engine.errors import InputError
 from engine.job.events.event import KINDS, Event
 from engine.job.launch import LaunchSpec
 from engine.private import private
-from engine.run.host_process import HostProcess
+from engine.run.host_process import HostProcess, LetGo
 from engine.run.launcher import RankGroup
 from workers.shim import ADDRESS, LEFT, clear
 
@@ -117,6 +117,8 @@ class ShimHost:
                 self._handled.append((int(number), self._outbox.position))
                 if kind == b"X":
                     break
+        if self._code is None and self._let_go.is_set():
+            raise LetGo
         self._over.set()
 
     def wait(self) -> int:

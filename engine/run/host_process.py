@@ -17,6 +17,10 @@ from engine.private import private
 _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
+class LetGo(Exception):
+    """The host goes on without this process, which is told nothing more of it."""
+
+
 class HostProcess(Protocol):
     """A host that has been started, or what stands between it and its owner."""
 
@@ -24,7 +28,10 @@ class HostProcess(Protocol):
         """Send a command, a line without its end. Nothing happens where the host has ended."""
 
     def lines(self) -> Iterator[bytes]:
-        """What the host says, until it has ended; the next line is asked for when one has been dealt with."""
+        """What the host says, until it has ended; the next line is asked for when one has been dealt with.
+
+        Raises LetGo where it has not ended, and goes on without this process.
+        """
         ...
 
     def wait(self) -> int:

@@ -16,7 +16,7 @@ from engine.job.events.base import OfRun
 from engine.job.events.event import Event, from_json
 from engine.job.events.training import Rank, RankState
 from engine.job.launch import LaunchSpec
-from engine.run.host_process import HostProcess, PipedHost
+from engine.run.host_process import HostProcess, LetGo, PipedHost
 
 log = logging.getLogger(__name__)
 
@@ -111,20 +111,26 @@ class RankGroup:
 
     def _read(self) -> None:
         assert self._host is not None
-        for line in self._host.lines():
-            event = self._decoded(line)
-            if event is None:
-                continue
-            self._reported = True
-            if isinstance(event, Rank) and event.state.is_end:
-                self._ended.add(event.rank)
-            self._deliver(event)
+        try:
+            for line in self._host.lines():
+                self._take(line)
+        except LetGo:
+            return
         code = self._host.wait()
         if code:
             self._host.kill()
         for rank in self.spec.local:
             if rank not in self._ended:
                 self._deliver(self._lost(rank, code))
+
+    def _take(self, line: bytes) -> None:
+        event = self._decoded(line)
+        if event is None:
+            return
+        self._reported = True
+        if isinstance(event, Rank) and event.state.is_end:
+            self._ended.add(event.rank)
+        self._deliver(event)
 
     def _decoded(self, line: bytes) -> Event | None:
         try:

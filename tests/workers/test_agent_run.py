@@ -208,6 +208,8 @@ def test_ranks_outlive_their_agent_and_the_next_one_takes_them_over(
         agent.wait(LIMIT_S)
         told = len(events(client, "step"))
         assert living(pids) == pids
+        ledger = json.loads((broker.var / "agents" / "a" / "runs.json").read_text())
+        assert {state for state, *_ in ledger["r1"]["ranks"].values()} == {"running"}
         agent = started(broker)
         until(lambda: len(events(client, "step")) > told + 5)
         assert living(pids) == pids

@@ -1,5 +1,6 @@
 """Ranks outlive their agent: what a host says reaches the next one, in order, and nothing is left behind."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from engine.run import host_process
+from engine.run.host_process import LetGo
 from tests.waiting import LIMIT_S, has_ended, until
 from tests.workers.launching import spec
 from workers import shim, shims
@@ -39,11 +41,12 @@ class Reader:
         self.thread.start()
 
     def _read(self) -> None:
-        for line in self.host.lines():
-            self.events.append(json.loads(line))
-            self.outbox.position += 1
-            if self.saves:
-                self.outbox.safe = self.outbox.position
+        with contextlib.suppress(LetGo):
+            for line in self.host.lines():
+                self.events.append(json.loads(line))
+                self.outbox.position += 1
+                if self.saves:
+                    self.outbox.safe = self.outbox.position
 
     def counts(self) -> list[int]:
         return [event["count"] for event in self.events if event["kind"] == "spans"]
@@ -120,6 +123,8 @@ def test_the_next_agent_gets_all_that_was_not_safe(folder: Path) -> None:
     outbox.safe = 10
     until(lambda: not before.host._handled or before.host._handled[0][1] > 10)
     before.host.let_go(LIMIT_S)
+    before.thread.join(LIMIT_S)
+    assert not before.host.ended, "it is not told as one that has ended"
     outbox = Outbox()
     after = Reader(found(folder, outbox), outbox)
     ends(after)
