@@ -290,7 +290,7 @@ def test_a_run_goes_on_when_its_killed_supervisor_starts_again_and_ends_when_it_
         assert {rank.pid for rank in rank_processes(demo)} == ranks
         complete(demo, run)
         _kill(demo)
-        wait_for("nothing left", lambda: not left_of(demo), 120)  # ranks wait 30 s for an agent
+        wait_for("nothing left", lambda: not left_of(demo), 180)  # ranks wait 60 s for an agent
         demo.start()
         first_run(demo, operator_of(demo), seconds=240)
         status, alive = demo.interrupt()

@@ -1,6 +1,6 @@
 """The demo: three data centres with four emulated GPUs each, and a job that really trains across them.
 
-Every step finds what an earlier start made; what ranks were doing then is over, and says so.
+Every step finds what an earlier start made. A run whose ranks outlived it goes on; others are over and say so.
 """
 
 import os
@@ -73,9 +73,8 @@ def seed(var: Path, *, sells: bool) -> Run:
             return running
     for node in nodes:
         write_node_environment(var, inventory.enrol_node(None, node))
-    if at_work := next(
-        (run for run in Run.objects.open().filter(job__team=team) if _trains_on(var, run)), None
-    ):
+    open_runs = Run.objects.open().filter(job__team=team)
+    if at_work := next((run for run in open_runs if _trains_on(var, run)), None):
         return at_work
     forget_stopped_work("Meridian ended without being shut down while this ran, and its ranks with it.")
     section = selling.section(var) if sells else None
@@ -86,7 +85,7 @@ def seed(var: Path, *, sells: bool) -> Run:
 
 
 def _trains_on(var: Path, run: Run) -> bool:
-    """Whether ranks of `run` outlived the site: the shim between them and their agent answers (docs/nodes.md)."""
+    """Whether ranks of `run` outlived the site: the shim before them answers (docs/nodes.md)."""
     for address in var.glob(f"agents/*/ranks/{run.pk}-{run.generation}/shim"):
         with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
             connection.connect(address.read_text(encoding="utf-8"))

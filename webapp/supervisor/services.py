@@ -36,7 +36,7 @@ class Service:
 
 DEMO_MODEL_STEPS = 100  # from 5.5 to about 2.1 nats a byte: words, if no sense
 AGENTS, BACKGROUND, WEB = range(3)
-KEEP_RANKS_S = "30"  # of nodes on the site's own machine: time to start it again after it was killed
+KEEP_RANKS_S = "60"  # of nodes on the site's own machine: time to start it again after it was killed
 
 
 def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Service]:
