@@ -1,6 +1,6 @@
 """The demo: three data centres with four emulated GPUs each, and a job that really trains across them.
 
-Every step finds what an earlier start made. A run whose ranks outlived it goes on; others are over and say so.
+Every step finds what an earlier start made. A run whose ranks outlived it goes on; others are over.
 """
 
 import os
