@@ -246,7 +246,7 @@ def test_bubbles_in_the_shown_range_add_up(visitor: Visitor, run_path: str, oper
     found = operator.json(run_path + "spans.json?from=0&to=4")
     least = operator.json(run_path + "live.json")["predicted"]["iteration_ms"] * 0.004
     low = max(low, 0.0)
-    count, idle = 0, 0.0
+    count, unsure, idle = 0, 0, 0.0
     for rank in range(12):
         busy = sorted(
             (code[2], code[3])
@@ -259,11 +259,15 @@ def test_bubbles_in_the_shown_range_add_up(visitor: Visitor, run_path: str, oper
         gaps = [(a, b) for a, (b, _) in zip(ends, busy, strict=False) if b - a > least]
         inside = [(max(a, low), min(b, high)) for a, b in gaps if b > low and a < high]
         count += len(inside)
+        # Times are rounded to a microsecond on their way: a bubble as long as the least one may count or not.
+        unsure += sum(abs(b - a - least) < 0.01 for a, (b, _) in zip(ends, busy, strict=False))
+        # So may one at an end of the shown range, which the address has in whole milliseconds.
+        unsure += sum(abs(b - low) < 1 or abs(a - high) < 1 for a, b in gaps)
         idle += sum(b - a for a, b in inside)
     told = page.locator("[data-totals-line]").inner_text().replace(",", "")
     match = re.search(r": (\d+) on 12 GPUs ([\d.]+) (ms|s) idle", told)  # seconds where the machine is busy
     assert match, told
-    assert int(match[1]) == count
+    assert abs(int(match[1]) - count) <= unsure
     shown_ms = float(match[2]) * (1000 if match[3] == "s" else 1)
     assert shown_ms == pytest.approx(idle, abs=2 if match[3] == "ms" else 6)
     page.get_by_role("button", name="Per GPU").click()
