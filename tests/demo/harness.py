@@ -72,6 +72,7 @@ class Demo:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, ready_within_s: float = 240) -> "Demo":
+        self.lines.clear()  # those of an earlier start say nothing of this one
         self.process = spawn(
             [
                 *(sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)),

@@ -278,7 +278,6 @@ def test_a_run_goes_on_when_its_killed_supervisor_starts_again_and_ends_when_it_
         assert len(ranks) == RANKS
         _kill(demo)
         wait_for("its own processes to end", lambda: not _without_ranks(demo), 60)
-        demo.lines.clear()
         demo.start()
         after = _kept(demo)
         for kind, rows in before.items():
