@@ -13,6 +13,7 @@ import pytest
 
 from tests.waiting import LIMIT_S, has_ended, until
 from webapp.servers.errors import ServersError
+from webapp.supervisor.children import STEADY_S
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import AGENTS, WEB, Service, agent_services, read_env
 from webapp.supervisor.supervisor import Failed, Supervisor
@@ -53,7 +54,7 @@ def test_what_dies_is_named_quoted_and_started_again() -> None:
 
 
 def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
+    monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
     out = io.StringIO()
     supervisor = Supervisor(Console(out))
     supervisor.start([service("frail", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")])
@@ -61,6 +62,19 @@ def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> N
         supervisor.watch()
     supervisor.stop()
     assert "frail died 2 times in a row, last with signal SIGKILL: stopping everything" in out.getvalue()
+
+
+def test_what_has_lived_for_a_minute_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
+    monkeypatch.setattr("webapp.supervisor.children.LONGEST_PAUSE_S", 0.02)
+    supervisor = Supervisor(Console(out := io.StringIO()))
+    supervisor.start([service("frail", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")])
+    (child,) = supervisor._children
+    child._started -= STEADY_S + 1
+    try:
+        supervisor.watch(until=lambda: out.getvalue().count("frail died") >= 5)
+    finally:
+        supervisor.stop()
 
 
 def test_a_command_runs_beside_others_and_ends_with_the_supervisor() -> None:
@@ -188,7 +202,7 @@ class ServersOnAFullDisk:
 
 
 def test_what_dies_on_a_full_disk_waits_for_room_and_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
+    monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
     monkeypatch.setattr("webapp.supervisor.supervisor.LOOK_AT_DISK_S", 0.0)
     out = io.StringIO()
     disk = ServersOnAFullDisk()

@@ -14,6 +14,7 @@ from webapp.supervisor.services import Service
 ROOT = Path(__file__).resolve().parents[2]
 MOST_DEATHS = 5  # in a row, each within STEADY_S of its start
 STEADY_S = 60.0
+LONGEST_PAUSE_S = 8.0
 LAST_LINES = 8
 
 
@@ -23,6 +24,7 @@ class Child:
     def __init__(self, service: Service, console: Console) -> None:
         self.service = service
         self.deaths = 0
+        self.was_steady = False  # it has lived for STEADY_S: what ends it now is no fault of its settings
         self.restart_at: float | None = None
         self.last = deque[str](maxlen=LAST_LINES)
         self._console = console
@@ -43,6 +45,11 @@ class Child:
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it has never lived for long, however often it was started."""
+        return self.deaths >= MOST_DEATHS and not self.was_steady
 
     @property
     def alive(self) -> bool:
@@ -71,8 +78,10 @@ class Child:
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process = None
-        self.deaths = 1 if time.monotonic() - self._started > STEADY_S else self.deaths + 1
-        self.restart_at = time.monotonic() + min(8.0, 0.5 * 2 ** (self.deaths - 1))
+        steady = time.monotonic() - self._started > STEADY_S
+        self.was_steady = self.was_steady or steady
+        self.deaths = 1 if steady else self.deaths + 1
+        self.restart_at = time.monotonic() + pause_s(self.deaths)
         return status
 
     def signal(self, number: signal.Signals) -> None:
@@ -98,6 +107,11 @@ class Child:
         if text:
             self.last.append(text)
             self._console.line(self.service.name, text)
+
+
+def pause_s(deaths: int) -> float:
+    """Seconds before the next start, after so many deaths in a row."""
+    return float(min(LONGEST_PAUSE_S, 0.5 * 2 ** (min(deaths, 10) - 1)))
 
 
 def in_words(status: int) -> str:

@@ -14,7 +14,7 @@ from webapp.servers.embedded import EmbeddedServers
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line
 from webapp.servers.valkey import Valkey
-from webapp.supervisor.children import MOST_DEATHS, Child, in_words
+from webapp.supervisor.children import MOST_DEATHS, STEADY_S, Child, in_words, pause_s
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import Service
 
@@ -55,6 +55,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._commands: list[Child] = []
         self._server_deaths: dict[str, list[float]] = {}
+        self._steady_servers: set[str] = set()
+        self._since = time.monotonic()
         self._hangs = False
         self._waits_for_space = False
         self._look_at_disk = 0.0
@@ -131,7 +133,7 @@ class Supervisor:
         Interrupted
             Ctrl-C or SIGTERM came.
         Failed
-            A child died MOST_DEATHS times in a row.
+            A child that never lived for a minute died MOST_DEATHS times in a row.
         """
         while not until():
             self._pump(self._children)
@@ -162,7 +164,7 @@ class Supervisor:
         if child.process is not None:
             status = in_words(child.buried())
             name = child.service.name
-            if child.deaths >= MOST_DEATHS:
+            if child.hopeless:
                 self.say(
                     f"{name} died {child.deaths} times in a row, last with {status}: stopping everything"
                 )
@@ -184,14 +186,25 @@ class Supervisor:
                 if isinstance(server, Valkey):
                     self._watch_pulse(server)
                 continue
-            recent = [t for t in self._server_deaths.get(server.name, []) if time.monotonic() - t < 60]
-            self._server_deaths[server.name] = [*recent, time.monotonic()]
             status = in_words(server.child.returncode)
             self.say(f"{server.name} died with {status}: {last_line(server.log)}")
-            if len(recent) + 1 >= MOST_DEATHS:
-                self.say(f"{server.name} keeps dying: stopping everything")
-                raise Failed
-            self._restart_server(server.name, pause_s=0.5 * 2 ** len(recent))
+            self._restart_server(server.name, pause_s(self._deaths_of(server.name)))
+
+    def _deaths_of(self, name: str) -> int:
+        """Count a death of a server; returns how many there were in a row, each within a minute.
+
+        Raises Failed where it has never lived for that long.
+        """
+        now = time.monotonic()
+        deaths = self._server_deaths.get(name, [])
+        if now - (deaths[-1] if deaths else self._since) > STEADY_S:
+            self._steady_servers.add(name)
+            deaths = []
+        self._server_deaths[name] = [*deaths, now]
+        if len(deaths) + 1 >= MOST_DEATHS and name not in self._steady_servers:
+            self.say(f"{name} keeps dying: stopping everything")
+            raise Failed
+        return len(deaths) + 1
 
     def _watch_pulse(self, broker: Valkey) -> None:
         """Say that our own broker hangs, and end it if it does so for long; it is then started again."""
@@ -240,9 +253,9 @@ class Supervisor:
         servers = [one.name for one in self._servers.servers if one.child and one.child.poll() is not None]
         return servers + [child.service.name for child in self._children if not child.alive]
 
-    def _restart_server(self, name: str, pause_s: float) -> None:
+    def _restart_server(self, name: str, after_s: float) -> None:
         assert self._servers is not None
-        deadline = time.monotonic() + pause_s
+        deadline = time.monotonic() + after_s
         while time.monotonic() < deadline:
             self._pump(self._children)
             self._check_interrupted()
