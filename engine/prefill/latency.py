@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from engine.errors import InputError
 
 Point = tuple[float, float]
+MOST_RESERVE_MS = 600_000.0  # bubbles are not predicted further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from engine.prefill.kernels.place import BEGIN, END
 
 Floats = NDArray[np.float64]
 Order = Literal["fifo", "longest_fit"]
-MOST_RESERVE_MS = 600_000.0  # bubbles are not predicted further
 Reason = Literal["no_bubble", "too_long", "queue_full", "kv_space", "ttft", "training_paused"]
 
 

@@ -13,8 +13,8 @@ from engine.errors import Infeasible, InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
 from engine.prefill.bubbles import TrainingPattern, of_spans, of_timeline
 from engine.prefill.index import Fleet
-from engine.prefill.latency import Hop, LatencyModel, Point, errors, fit
-from engine.prefill.placement import MOST_RESERVE_MS, Cache, Order, Settings
+from engine.prefill.latency import MOST_RESERVE_MS, Hop, LatencyModel, Point, errors, fit
+from engine.prefill.placement import Cache, Order, Settings
 from engine.prefill.profiles import profile
 from engine.schedule.scenario import Scenario
 from engine.simulate import Span, simulate

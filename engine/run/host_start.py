@@ -19,6 +19,7 @@ from engine.job.launch import LaunchSpec
 from engine.job.predict import predict
 from engine.run import rank as rank_module
 from engine.schedule import Schedule
+from engine.schedule.compiled import load_kernels
 from engine.train.corpus import Corpus, corpus_of
 from engine.train.memory import share
 from engine.train.start import Start
@@ -73,6 +74,8 @@ def prepare(job: TrainJob, schedule: Schedule | None) -> None:
     import_ahead()
     if job.failures.recovery is not None:
         predict(job, schedule=schedule)  # compiles what a smaller layout is judged by
+    if job.failures.adapt is not None or job.prefill is not None:
+        load_kernels()  # of a rank that plans anew, and of the coordinator
     share()
 
 

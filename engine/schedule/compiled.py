@@ -10,17 +10,15 @@ kernels or named tuples the kernel uses, and would run old code after an upgrade
 that hold kernels names the cache folder.
 """
 
+import functools
 import hashlib
 import importlib
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-from numba import config, njit
-from numba.core.caching import FunctionCache
-from numba.core.types import unliteral
 
 ENGINE = Path(__file__).parents[1]
 # Folders whose files hold kernels, or named tuples that kernels take.
@@ -50,25 +48,6 @@ def _cache_folder() -> Path | None:
     return folder
 
 
-if not config.CACHE_DIR and (cache_folder := _cache_folder()):  # type: ignore[attr-defined]
-    config.CACHE_DIR = str(cache_folder)  # type: ignore[attr-defined]
-
-
-class _LazyCache(FunctionCache):
-    """Numba's cache on disk, without the 0.2 s that numba takes to set up its compiler before it looks there.
-
-    Here that waits until something has to be compiled.
-    """
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with self._guard_against_spurious_io_errors():
-            overload = self._load_overload(sig, target_context)
-            if overload is not None:
-                return overload
-        _import_without_scipy()
-        return None
-
-
 def _import_without_scipy() -> None:
     """Import numba's array support without SciPy.
 
@@ -84,10 +63,37 @@ def _import_without_scipy() -> None:
         del sys.modules["scipy.linalg"]
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Decorator: compile `function` at its first call; the machine code stays on disk."""
+@functools.cache
+def _lazy_cache() -> Any:
+    """Numba's cache on disk, without the 0.2 s that numba takes to set up its compiler before it looks there.
+
+    Here that waits until something has to be compiled.
+    """
+    from numba import config
+    from numba.core.caching import FunctionCache
+
+    if not config.CACHE_DIR and (folder := _cache_folder()):  # type: ignore[attr-defined]
+        config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+
+    class LazyCache(FunctionCache):
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            with self._guard_against_spurious_io_errors():
+                overload = self._load_overload(sig, target_context)
+                if overload is not None:
+                    return overload
+            _import_without_scipy()
+            return None
+
+    return LazyCache
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    from numba import njit
+    from numba.core.types import unliteral
+
+    cache = _lazy_cache()
     kernel = njit(nogil=True, _nrt=False)(function)  # type: ignore[call-overload]
-    kernel._cache = _LazyCache(function)
+    kernel._cache = cache(function)
     template = kernel.get_call_template
 
     def of_types(args: Iterable[Any], kws: dict[str, Any]) -> Any:
@@ -100,10 +106,59 @@ def compiled(function: Callable[..., Any]) -> Any:
     return kernel
 
 
+def _inlined(function: Callable[..., Any]) -> Any:
+    from numba import njit
+
+    return njit(inline="always", _nrt=False)(function)  # type: ignore[call-overload]
+
+
+class _Pending:
+    """A kernel before numba is there: its first use imports numba, for all kernels at once.
+
+    Most processes of a site import kernels' modules and never call one; numba would cost each of them half a
+    second and 50 MB.
+    """
+
+    def __init__(self, function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.make = functools.cache(lambda: make(function))
+
+    def __call__(self, *args: Any) -> Any:
+        load_kernels()
+        return self.make()(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        load_kernels()
+        return getattr(self.make(), name)
+
+
+_loading = threading.RLock()
+_loaded = False
+
+
+def load_kernels() -> None:
+    """Import numba and put its kernels where they waited for it: in every module of the engine."""
+    global _loaded
+    with _loading:
+        if _loaded:
+            return
+        modules = [module for name, module in list(sys.modules.items()) if name.startswith("engine.")]
+        for module in modules:
+            for name, value in list(vars(module).items()):
+                if isinstance(value, _Pending):
+                    setattr(module, name, value.make())
+        _loaded = True
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Decorator: compile `function` at its first call; the machine code stays on disk."""
+    return _compiled(function) if _loaded else _Pending(function, _compiled)
+
+
 def inlined(function: Callable[..., Any]) -> Any:
     """Decorator: a part of compiled kernels, written into each of its callers.
 
     Named tuples of many arrays are passed by value. A call that LLVM does not inline by itself copies
     kilobytes, which slowed one event loop forty times. Each use is compiled again, so use it sparingly.
     """
-    return njit(inline="always", _nrt=False)(function)  # type: ignore[call-overload]
+    return _inlined(function) if _loaded else _Pending(function, _inlined)

@@ -10,8 +10,7 @@ from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number
 from engine.job.prefill.config import LlamaConfig, read_config
 from engine.model.serving import PrefillBudget
-from engine.prefill.latency import LatencyModel, covering, fit
-from engine.prefill.placement import MOST_RESERVE_MS
+from engine.prefill.latency import MOST_RESERVE_MS, LatencyModel, covering, fit
 
 MOST_QUEUE = 10_000
 
