@@ -44,10 +44,11 @@ docs:  ## build the documentation site into var/docs, and check its links (no ne
 gpu:  ## measure on this machine's GPU what docs/gpu.md has figures of (under 9 minutes; PYTHON=python3 WHEELS=folder)
 	@$(PYTHON) -m benchmarks.gpu $(if $(WHEELS),--wheels $(WHEELS))
 
-SEED ?= 1
+SEEDS ?= 1
 FAULTS ?= 200
-chaos: $(STAMP)  ## 200 random faults under training and sales, in an hour; SEED=, FAULTS=
-	$(BIN)/python -m tests.chaos --seed $(SEED) --faults $(FAULTS)
+MINUTES ?= 40
+chaos: $(STAMP)  ## 200 random faults under training and sales, in an hour; SEEDS="1 2 3", FAULTS=, MINUTES=
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --faults $(FAULTS) --minutes $(MINUTES)
 
 bench: $(STAMP)  ## every benchmark, each printing its table
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import psutil
 import redis
 
+from tests.chaos.clocks import move
 from tests.demo.harness import Demo
-from tests.demo_alone.own import agent_of, process_of, rank_processes, server_pid, shim_of
+from tests.demo_alone.own import agent_of, fill, process_of, rank_processes, server_pid, shim_of
 
 NODES = ("us-west-1", "us-central-1", "us-east-1")
 PARTS = ("web", "control", "search", "beat", "ingest")
 SERVERS = ("valkey", "postgres")
+CLOCKS = ("site", *NODES)
 PLENTY = 2**30  # bytes of the broker, as webapp/servers/valkey.py gives it
 
 
@@ -71,6 +73,28 @@ def _emptied(demo: Demo, _: float) -> None:
         for user in broker.acl_users():
             if user.startswith("node-"):
                 broker.acl_deluser(user)
+
+
+def _full_disk(demo: Demo, seconds: float) -> None:
+    if not os.path.ismount(demo.var.parent):
+        raise AssertionError("the demo has no disk of its own")
+    big = demo.var.parent / "big"
+    fill(big)
+    try:
+        time.sleep(seconds)
+    finally:
+        big.unlink(missing_ok=True)
+
+
+def _clock(name: str, offset_s: int) -> Callable[[Demo, float], None]:
+    """A clock that jumps, and back after a while."""
+
+    def strike(_: Demo, seconds: float) -> None:
+        move(name, offset_s)
+        time.sleep(seconds)
+        move(name, 0)
+
+    return strike
 
 
 def _rank(demo: Demo, _: float) -> None:
@@ -129,6 +153,12 @@ FAULTS: tuple[Fault, ...] = (
     *(Fault(name=f"pause agent {node}", strike=_pause_agent(node), longest_s=25) for node in NODES),
     Fault(name="fill the broker", strike=_full, longest_s=40),
     Fault(name="empty the broker", strike=_emptied),
+    Fault(name="fill the disk", strike=_full_disk, longest_s=30),
+    *(
+        Fault(name=f"clock of {name} {hours:+d} h", strike=_clock(name, hours * 3600), longest_s=30)
+        for name in CLOCKS
+        for hours in (-1, 1)
+    ),
     Fault(name="kill the supervisor", strike=_supervisor),
     Fault(name="kill a rank", strike=_rank, needs_recovery=True),
     *(Fault(name=f"kill the shim of {node}", strike=_shim(node), needs_recovery=True) for node in NODES),

@@ -64,7 +64,8 @@ class Demo:
         self.var = var
         self.sells = sells
         self.port = port or free_port()
-        self.lines: list[str] = []
+        self.lines: list[str] = []  # of the present start
+        self.history: list[str] = []  # of all starts
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -97,7 +98,9 @@ class Demo:
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout
         for line in process.stdout:
-            self.lines.append(line.decode(errors="replace").rstrip("\n"))
+            text = line.decode(errors="replace").rstrip("\n")
+            self.lines.append(text)
+            self.history.append(text)
 
     def _is_ready(self) -> bool:
         assert self.process

@@ -1,8 +1,11 @@
 """What the long tests of the whole product share: the database as it is, processes by what they do."""
 
 import json
+import os
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +18,43 @@ from tests.demo.harness import Client, Demo, children, run_ids, wait_for
 
 
 @contextmanager
-def demo_of_its_own(*, sells: bool = False) -> Iterator[Demo]:
-    """A demo that a test may kill as it likes: folder, port and processes go at the end whatever happened."""
-    var = Path(tempfile.mkdtemp(prefix="meridian-long-"))
+def small_disk(megabytes: int) -> Iterator[Path | None]:
+    """A file system of this size, open to the servers' account; None where this account may mount none."""
+    folder = Path(tempfile.mkdtemp(prefix="meridian-disk-"))
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "meridian-test", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        folder.rmdir()
+        yield None
+        return
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        for _ in range(50):
+            if subprocess.run(["umount", str(folder)], capture_output=True, check=False).returncode == 0:
+                folder.rmdir()
+                break
+            time.sleep(0.2)
+
+
+def fill(path: Path) -> None:
+    """Write until not one more byte is taken."""
+    with path.open("wb", buffering=0) as file:
+        for size in (65536, 256):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+
+
+@contextmanager
+def demo_of_its_own(*, sells: bool = False, folder: Path | None = None) -> Iterator[Demo]:
+    """A demo that a test may kill as it likes: folder, port and processes go at the end whatever happened.
+
+    folder : where its own is made; the machine's folder for temporary files if there is none.
+    """
+    var = Path(tempfile.mkdtemp(prefix="meridian-long-", dir=folder))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     demo = Demo(var, sells=sells)
     try:

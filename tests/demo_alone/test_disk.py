@@ -1,9 +1,6 @@
 """A disk that fills while a run trains: it is said, nothing is given up, and nothing is missing later."""
 
 import json
-import os
-import subprocess
-import tempfile
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -17,10 +14,12 @@ from tests.demo_alone.own import (
     all_free,
     complete,
     ended,
+    fill,
     first_run,
     operator_of,
     progress,
     query,
+    small_disk,
     state_of,
     trains_on,
 )
@@ -31,31 +30,11 @@ FULL_S = 30
 
 
 @pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A file system of 700 MB, where this account may mount one; open to the servers' account."""
-    place = Path(tempfile.mkdtemp(prefix="meridian-disk-"))
-    mount = ["mount", "-t", "tmpfs", "-o", "size=700m", "meridian-test", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        place.rmdir()
-        pytest.skip("this account may not mount a file system: A FULL DISK IS NOT TESTED")
-    place.chmod(0o711)
-    yield place
-    for _ in range(50):
-        if subprocess.run(["umount", str(place)], capture_output=True, check=False).returncode == 0:
-            place.rmdir()
-            break
-        time.sleep(0.2)
-
-
-def fill(path: Path) -> None:
-    """Write until not one more byte is taken."""
-    with path.open("wb", buffering=0) as file:
-        for size in (65536, 256):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError:
-                continue
+def disk() -> Iterator[Path]:
+    with small_disk(megabytes=700) as folder:
+        if folder is None:
+            pytest.skip("this account may not mount a file system: A FULL DISK IS NOT TESTED")
+        yield folder
 
 
 def readiness(client: Client) -> dict[str, Any]:
@@ -67,9 +46,9 @@ def readiness(client: Client) -> dict[str, Any]:
     return checks
 
 
-def test_a_disk_that_fills_while_a_run_trains(small_disk: Path) -> None:
-    demo = Demo(small_disk / "var")
-    big = small_disk / "big"
+def test_a_disk_that_fills_while_a_run_trains(disk: Path) -> None:
+    demo = Demo(disk / "var")
+    big = disk / "big"
     try:
         demo.start()
         client = operator_of(demo)

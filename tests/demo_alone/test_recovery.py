@@ -27,14 +27,14 @@ def demo() -> Iterator[Demo]:
         yield demo.start()
 
 
-def recovering(client: Client, run: str, *, attempts: int = 20) -> str:
+def recovering(client: Client, run: str, *, attempts: int = 20, wait_s: int = 120) -> str:
     """A clone of `run`, which is stopped, that recovers; the demo's prefill is left out, as it must be."""
     client.post(f"/runs/{run}/cancel/")
     ended(client, run, 60)
     page = client.get(f"/runs/{run}/clone/")
     form = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', page))
     chosen = re.findall(r'<select[^>]*name="(\w+)".*?<option value="([^"]*)"[^>]*selected', page, re.S)
-    changed = {"prefill_checkpoint": "", "recoveries": str(attempts)}
+    changed = {"prefill_checkpoint": "", "recoveries": str(attempts), "recovery_wait_s": str(wait_s)}
     client.post(f"/runs/{run}/clone/", {**form, **dict(chosen), **changed})
     launched = re.search(r"/runs/(\d+)/$", client.last_url)
     assert launched, client.last_url
