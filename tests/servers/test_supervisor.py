@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,32 @@ def test_what_has_lived_for_a_minute_is_never_given_up(monkeypatch: pytest.Monke
         supervisor.watch(until=lambda: out.getvalue().count("frail died") >= 5)
     finally:
         supervisor.stop()
+
+
+def test_who_connects_while_it_is_down_is_answered_by_the_next() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = bound.getsockname()
+        answers = """
+            import os, socket
+            accepted, _ = socket.socket(fileno=0).accept()
+            accepted.sendall(str(os.getpid()).encode())
+            accepted.close()
+            os._exit(1)
+        """
+        frail = replace(service("frail", answers), listening=bound)
+        supervisor = Supervisor(Console(out := io.StringIO()))
+        supervisor.start([frail])
+        try:
+            first = socket.create_connection(address)
+            supervisor.watch(until=lambda: "frail died" in out.getvalue())
+            meanwhile = socket.create_connection(address)
+            supervisor.watch(until=lambda: out.getvalue().count("frail died") == 2)
+            assert first.recv(99) != meanwhile.recv(99) != b""
+        finally:
+            supervisor.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
 
 
 def test_a_command_runs_beside_others_and_ends_with_the_supervisor() -> None:

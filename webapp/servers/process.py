@@ -24,6 +24,7 @@ def spawn(
     *,
     death_signal: signal.Signals,
     output: int | IO[bytes],
+    input: int = subprocess.DEVNULL,
     account: Account | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | str = "/",
@@ -37,6 +38,7 @@ def spawn(
     Parameters
     ----------
     output : a file, or subprocess.PIPE, for standard output and error together.
+    input : its standard input, as a descriptor.
     account : who it runs as; None for the user of this process.
     umask : of the child; -1 leaves it.
     """
@@ -55,7 +57,7 @@ def spawn(
         ]
     return subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=input,
         stdout=output,
         stderr=subprocess.STDOUT,
         # Ctrl-C reaches this process alone, which stops them in order. Not a session: Linux shares the CPU

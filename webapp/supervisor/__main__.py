@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     console = Console()
     try:
-        _check_port(options.port)
+        listening = _bound(options.port)
         database, valkey = given()
         check_given(database, valkey)
         want = tuple(name for name, url in (("postgres", database), ("valkey", valkey)) if not url)
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"meridian: {error}\n")
         return 2
     try:
-        _run(supervisor, options.port, demo=options.demo, sell=options.sell is not False)
+        _run(supervisor, listening, demo=options.demo, sell=options.sell is not False)
     except Interrupted:
         supervisor.say("stopping")
         return 0
@@ -66,8 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         supervisor.say("stopped")
 
 
-def _run(supervisor: Supervisor, port: int, *, demo: bool, sell: bool) -> NoReturn:
-    var = var_folder()
+def _run(supervisor: Supervisor, listening: socket.socket, *, demo: bool, sell: bool) -> NoReturn:
+    var, port = var_folder(), listening.getsockname()[1]
     # At low priority; a few seconds of one core.
     making = supervisor.begin(model) if demo and sell and (model := demo_model_service(var)) else None
     _manage(supervisor, "migrate", "--no-input", "-v", "0")
@@ -75,7 +75,7 @@ def _run(supervisor: Supervisor, port: int, *, demo: bool, sell: bool) -> NoRetu
         supervisor.say("there is no model to serve: the demo trains without prefill")
     if demo:
         _manage(supervisor, "seed_demo", *([] if sell else ["--no-sell"]))
-    supervisor.start([*site_services(port, var), *agent_services(var)])
+    supervisor.start([*site_services(port, var, listening=listening), *agent_services(var)])
     _wait_ready(supervisor, port)
     if demo:
         supervisor.say(LOGINS)
@@ -139,22 +139,25 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _check_port(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ServersError(
-                    f"port {port} is in use: choose another, as in PORT={port + 1} make demo"
-                ) from None
-            raise ServersError(f"port {port} cannot be used: {error.strerror}") from None
+def _bound(port: int) -> socket.socket:
+    """The socket of the web process; nobody is heard on it before that starts."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(("127.0.0.1", port))
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ServersError(
+                f"port {port} is in use: choose another, as in PORT={port + 1} make demo"
+            ) from None
+        raise ServersError(f"port {port} cannot be used: {error.strerror}") from None
+    return bound
 
 
 def _answers(port: int, path: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=2) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -16,6 +16,7 @@ MOST_DEATHS = 5  # in a row, each within STEADY_S of its start
 STEADY_S = 60.0
 LONGEST_PAUSE_S = 8.0
 LAST_LINES = 8
+BACKLOG = 2048  # connections that wait for the web process
 
 
 class Child:
@@ -36,15 +37,24 @@ class Child:
         """Start it; SIGTERM reaches it if this process dies in whatever way."""
         self._started = time.monotonic()
         self.restart_at = None
+        listening = self.service.listening
+        if listening:
+            listening.listen(BACKLOG)
         self.process = process.spawn(
             self.service.argv,
             death_signal=signal.SIGTERM,
+            input=listening.fileno() if listening else subprocess.DEVNULL,
             output=subprocess.PIPE,
             env=self.service.env,
             cwd=ROOT,
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
+
+    def leave(self) -> None:
+        """It is not started again: nobody waits for it any more."""
+        if self.service.listening:
+            self.service.listening.close()
 
     @property
     def hopeless(self) -> bool:
@@ -81,7 +91,7 @@ class Child:
         steady = time.monotonic() - self._started > STEADY_S
         self.was_steady = self.was_steady or steady
         self.deaths = 1 if steady else self.deaths + 1
-        self.restart_at = time.monotonic() + pause_s(self.deaths)
+        self.restart_at = time.monotonic() + (0.0 if steady else pause_s(self.deaths))
         return status
 
     def signal(self, number: signal.Signals) -> None:

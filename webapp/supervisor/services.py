@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class Service:
     ----------
     stage : children of the lowest stage are stopped first, those of one stage together.
     patience_s : how long it has to end after `stop_signal`.
+    listening : a bound socket that each start of it has as standard input: who connects while it is down
+        waits for the next.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Service:
     stage: int
     patience_s: float = 4.0
     stop_signal: signal.Signals = signal.SIGTERM
+    listening: socket.socket | None = None
 
 
 DEMO_MODEL_STEPS = 100  # from 5.5 to about 2.1 nats a byte: words, if no sense
@@ -39,28 +43,25 @@ AGENTS, BACKGROUND, WEB = range(3)
 KEEP_RANKS_S = "60"  # of nodes on the site's own machine: time to start it again after it was killed
 
 
-def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Service]:
-    """The processes of the site itself: web (listens on `host`), control and search workers, beat, ingest."""
+def site_services(
+    port: int, var: Path, *, host: str = "127.0.0.1", listening: socket.socket | None = None
+) -> list[Service]:
+    """The processes of the site itself: web, control and search workers, beat, ingest.
+
+    listening : of the web process; without it that listens on `host` and `port` by itself.
+    """
     env = site_environment(var)
     # Celery tells of each task, every 2 s, and warns root, who runs this demo on purpose, in five lines.
     quiet = {"MERIDIAN_LOG": "WARNING", "PYTHONWARNINGS": "ignore:You're running the worker", **env}
     python = sys.executable
     celery = (python, "-m", "celery", "-q", "-A", "webapp.celery")
-    address = ("--host", host, "--port", str(port))
-    uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", *address)
-    guarded = ("--http", "webapp.edge.connections:BoundedProtocol")
-    quietly = ("--no-access-log", "--log-level", "warning")  # the site logs requests itself
-    # uvicorn would believe whoever asks from this machine.
-    named = os.environ.get("MERIDIAN_PROXY_IPS", "")
-    proxies = ("--proxy-headers", "--forwarded-allow-ips", named) if named else ("--no-proxy-headers",)
-    # Open sockets would hold a shutdown up for ever; a busy browser that answers late keeps its own.
-    patience = ("--timeout-graceful-shutdown", "2", "--ws-ping-timeout", "60")
     return [
         Service(
             name="web",
-            argv=(*uvicorn, *guarded, *proxies, *quietly, *patience),
+            argv=(python, "-m", "webapp.edge.uvicorn_server", "--host", host, "--port", str(port)),
             env=env,
             stage=WEB,
+            listening=listening,
         ),
         Service(
             name="control",

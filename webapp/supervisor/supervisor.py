@@ -151,6 +151,7 @@ class Supervisor:
             self._end([child for child in self._children if child.service.stage == stage])
         for child in self._children:
             child.pump()
+            child.leave()
         if self._servers is not None:
             self._servers.stop()
 
@@ -171,7 +172,9 @@ class Supervisor:
                 self._quote(child)
                 raise Failed
             assert child.restart_at is not None
-            self.say(f"{name} died with {status}; again in {child.restart_at - time.monotonic():.1f} s")
+            self.say(
+                f"{name} died with {status}; again in {max(0.0, child.restart_at - time.monotonic()):.1f} s"
+            )
             self._quote(child)
         elif child.restart_at is not None and time.monotonic() >= child.restart_at:
             child.start()
