@@ -53,8 +53,8 @@ chaos: $(STAMP)  ## 200 random faults under training and sales, in an hour; SEED
 bench: $(STAMP)  ## every benchmark, each printing its table
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-lock: $(STAMP)  ## write requirements.lock from what .venv holds
-	@scripts/lock.sh
+lock: $(STAMP)  ## write requirements.lock, docker/*.lock: what .venv holds, with hashes from the package index
+	@$(BIN)/python -m scripts.lock
 
 clean:  ## remove what can be made again (not var/, which holds your data)
 	rm -rf .venv .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.lock. Says what to install where Python or its venv module is missing.
+# Makes .venv from requirements.lock; pip checks its hashes. Says what to install where Python or its venv module
+# is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,8 +37,9 @@ fi
 # Without pip it was interrupted while it was made.
 .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-.venv/bin/python -m pip install --quiet --progress-bar off --no-compile -r requirements.lock
-.venv/bin/python -m pip install --quiet --no-compile --no-deps --editable .
+.venv/bin/python -m pip install --quiet --progress-bar off --no-compile --require-hashes -r requirements.lock
+# All that is missing is torch: pip takes the build that its index serves, for CPUs or for CUDA.
+.venv/bin/python -m pip install --quiet --progress-bar off --no-compile --no-build-isolation --editable ".[dev]"
 # pip would write bytecode alone on one core; so it is written beside the kernels. Some ship files for other Pythons.
 .venv/bin/python -m compileall -q -x '/tests?/' .venv/lib >/dev/null &
 # numba keeps what it compiles beside the sources; without this the first plan of a newcomer would wait for it.

@@ -5,6 +5,7 @@ Wheels for CPython 3.12 on x86-64 Linux, in the versions of requirements.lock; `
 """
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("more", nargs="*", help="other packages of requirements.lock that the machine lacks")
     asked = parser.parse_args()
-    locked = dict(line.split("==") for line in LOCK.read_text().splitlines() if "==" in line)
+    locked = dict(re.findall(r"^(\S+)==(\S+)", LOCK.read_text(), re.MULTILINE))
     names = [*LACKING, *asked.more]
     for name in names:
         if name not in locked:
