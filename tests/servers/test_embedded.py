@@ -17,7 +17,7 @@ import redis
 
 from engine.errors import InputError
 from tests.waiting import LIMIT_S, has_ended, until
-from webapp.servers import NotRunning, ServersError, embedded, endpoints, places, running
+from webapp.servers import NotRunning, ServersError, embedded, endpoints, places, running, stale
 from webapp.servers.postgres import clear_stale
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,8 +180,13 @@ def test_a_stale_pid_file_naming_a_strangers_process_is_removed(tmp_path: Path) 
         stranger.wait()
 
 
-def test_a_server_that_outlived_its_supervisor_is_stopped_before_the_next_starts(var: Path) -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_server_that_outlived_its_supervisor_is_stopped_before_the_next_starts(
+    var: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
     """As where the kernel does not end it: two servers on one append-only file would lose what one wrote."""
+    if hangs:
+        monkeypatch.setattr(stale, "ENDS_S", 0.5)
     with embedded.EmbeddedServers(var, want=("valkey",)) as servers:
         (valkey,) = servers.servers
         orphan = valkey.child
@@ -190,6 +195,8 @@ def test_a_server_that_outlived_its_supervisor_is_stopped_before_the_next_starts
         reaper.start()
         with redis.Redis.from_url(valkey.url) as client:
             client.set("kept", "1")
+        if hangs:
+            orphan.send_signal(signal.SIGSTOP)
         valkey.start()
         assert orphan.poll() is not None
         with redis.Redis.from_url(valkey.url) as client:

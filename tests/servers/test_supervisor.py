@@ -104,6 +104,17 @@ def test_who_connects_while_it_is_down_is_answered_by_the_next() -> None:
         socket.create_connection(address)
 
 
+def test_nothing_but_the_web_servers_own_socket_keeps_the_port() -> None:
+    """A web process that is still ending would keep the next supervisor from starting."""
+    code = "import os; from webapp.edge.uvicorn_server import _given; "
+    code += "given = _given(); print(given.getsockname()[1], os.readlink('/proc/self/fd/0'))"
+    if not sys.platform.startswith("linux"):
+        pytest.skip("no /proc here")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        done = subprocess.run([sys.executable, "-c", code], stdin=listening, capture_output=True, text=True)  # type: ignore[call-overload]
+        assert done.stdout.split() == [str(listening.getsockname()[1]), os.devnull], done.stderr
+
+
 def test_a_command_runs_beside_others_and_ends_with_the_supervisor() -> None:
     out = io.StringIO()
     supervisor = Supervisor(Console(out))

@@ -97,6 +97,14 @@ def test_the_overview_counts_what_the_list_lists(world: World) -> None:
     assert "no run is waiting" not in text
 
 
+@pytest.mark.parametrize(("iteration", "shown"), [(-1, "–"), (0, "1"), (1234, "1,235")])
+def test_overview_and_list_count_the_same_iterations(world: World, iteration: int, shown: str) -> None:
+    Run.objects.filter(pk=put(world, RunState.RUNNING).pk).update(iteration=iteration)
+    client = world.client("viewer")
+    assert f'<td class="num">{shown} / ' in page(client, "/")
+    assert f">{shown}</td>" in re.sub(r"\s+", "", page(client, "/runs/"))
+
+
 def test_every_page_says_the_same_of_a_node(world: World) -> None:
     now = timezone.now()
     seen = {NodeState.ONLINE: now, NodeState.SILENT: now - timedelta(hours=1), NodeState.NEVER: None}

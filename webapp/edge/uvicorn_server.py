@@ -43,10 +43,13 @@ def _given() -> socket.socket | None:
     if not stat.S_ISSOCK(os.fstat(0).st_mode):
         return None
     given = socket.socket(fileno=os.dup(0))
-    if given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return given
-    given.close()
-    return None
+    if not given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        given.close()
+        return None
+    # uvicorn closes its own when it is asked to end, and nothing else may keep the port from the next.
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return given
 
 
 if __name__ == "__main__":

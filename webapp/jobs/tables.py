@@ -43,7 +43,7 @@ class RunTable(Table):
         order_by = "-created_at"
 
     def render_iteration(self, value: int) -> str:
-        return f"{value + 1:,}"  # people count from 1: the number of iterations done
+        return "–" if value < 0 else f"{value + 1:,}"  # people count from 1: the number of iterations done
 
 
 class QueueTable(Table):

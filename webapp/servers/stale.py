@@ -18,7 +18,8 @@ def end_stale(pid_file: Path, is_ours: Callable[[str], bool], number: signal.Sig
     """Stop the server that `pid_file` names, if it still lives, and remove the file.
 
     For a start on data whose lock this process holds, after whatever ended the last server: an orphan, or one
-    that is just ending, is waited for. The number may belong to another process by now.
+    that is just ending, is waited for, and killed where it hangs: both servers keep what they acknowledged.
+    The number may belong to another process by now.
 
     Parameters
     ----------
@@ -28,14 +29,14 @@ def end_stale(pid_file: Path, is_ours: Callable[[str], bool], number: signal.Sig
     Raises
     ------
     ServersError
-        The orphan does not end within ENDS_S.
+        The orphan cannot be killed.
     """
     try:
         pid = int(pid_file.read_text().split("\n", 1)[0])
     except (OSError, ValueError):
         return
     deadline = time.monotonic() + SHOWS_ITSELF_S
-    asked = False
+    asked = killed = False
     while process.alive(pid):
         command = process.command_of(pid)
         if command and not is_ours(command):
@@ -48,6 +49,12 @@ def end_stale(pid_file: Path, is_ours: Callable[[str], bool], number: signal.Sig
         if time.monotonic() > deadline:
             if not command:
                 break  # a zombie that nobody reaps holds no data
+            if not killed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                killed = True
+                deadline = time.monotonic() + ENDS_S
+                continue
             raise ServersError(f"process {pid} is an orphaned {name} on this data and does not end: kill it")
         time.sleep(0.1)
     pid_file.unlink(missing_ok=True)
