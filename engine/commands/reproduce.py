@@ -1,4 +1,4 @@
-"""`meridian reproduce`: published figures compared with ours; exit status 1 if one exceeds its tolerance."""
+"""`meridian reproduce`: published figures compared with ours; exit status 1 if a row is not as it says."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ from engine.commands.compiled import announce_compilation
 from engine.commands.tables import render
 from engine.errors import InputError
 from engine.inputs import nearest
-from engine.reproduce import PAPERS, Experiment, Outcome, Row, experiments
+from engine.reproduce import PAPERS, STATUSES, Experiment, Outcome, Row, experiments
+from engine.reproduce.report import figures, require_matplotlib, write
 
 
 @click.command("reproduce")
@@ -21,26 +22,24 @@ from engine.reproduce import PAPERS, Experiment, Outcome, Row, experiments
 def command(names: tuple[str, ...], list_only: bool, as_json: bool, out: Path | None) -> int:
     """Compute the figures that the papers print, and compare them.
 
-    NAME is an experiment or a paper (see --list); by default all. Rows without tolerance are informative.
+    NAME is an experiment or a paper (see --list); by default all. Each printed figure is met,
+    explained, refuted or untested; the exit status is 1 if a row is not as it says.
     """
     chosen = select(names)
     if list_only:
         _list(chosen, as_json)
         return 0
     if out is not None:
-        from engine.reproduce.report import require_matplotlib
-
         require_matplotlib()
     announce_compilation()
     outcomes = {name: (experiment, experiment.run()) for name, experiment in chosen.items()}
     rows = [row for _, outcome in outcomes.values() for row in outcome.rows]
     if as_json:
-        click.echo(json.dumps({"rows": [row.as_dict() for row in rows]}, allow_nan=False))
+        listed = [row.as_dict(name) for name, (_, outcome) in outcomes.items() for row in outcome.rows]
+        click.echo(json.dumps({"rows": listed, **_counts(rows)}, allow_nan=False))
     else:
         click.echo("\n".join(_lines(outcomes)))
     if out is not None:
-        from engine.reproduce.report import write
-
         click.echo(f"report: {write(out, outcomes)}", err=as_json)
     return int(any(row.ok is False for row in rows))
 
@@ -74,24 +73,23 @@ def _list(chosen: dict[str, Experiment], as_json: bool) -> None:
 
 
 def _lines(outcomes: dict[str, tuple[Experiment, Outcome]]) -> Iterator[str]:
-    checked = past = 0
     for name, (experiment, outcome) in outcomes.items():
         yield f"{experiment.title}  ({name})"
-        head = ["", "paper", "ours", "unit", "tolerance", "", "note"]
-        yield from render(head, [_cells(row) for row in outcome.rows], left=(0, 3, 5, 6))
+        assumptions = list(dict.fromkeys(row.assumes for row in outcome.rows if row.assumes))
+        marks = {text: f"[{i}]" for i, text in enumerate(assumptions, start=1)}
+        head = ["", "paper", "ours", "unit", "allowed", "status", "assumes", "note"]
+        cells = [(*figures(row), marks.get(row.assumes, ""), row.remark) for row in outcome.rows]
+        yield from render(head, cells, left=(0, 3, 5, 6, 7))
+        yield from (f"{mark} {text}" for text, mark in marks.items())
         yield ""
-        checked += sum(row.ok is not None for row in outcome.rows)
-        past += sum(row.ok is False for row in outcome.rows)
-    yield f"{checked} checked, {past} past tolerance"
+    rows = [row for _, outcome in outcomes.values() for row in outcome.rows]
+    failing = sum(row.ok is False for row in rows)
+    counts = [(number, status) for status, number in _counts(rows).items() if number or status != "open"]
+    if failing:
+        counts.append((failing, "not as they say"))
+    yield ", ".join(f"{number} {status}" for number, status in counts)
 
 
-def _cells(row: Row) -> tuple[str | None, ...]:
-    return (
-        row.name,
-        None if row.paper is None else f"{row.paper:g}",
-        f"{row.ours:.4g}",
-        row.unit,
-        None if row.tolerance is None else f"{100 * row.tolerance:g} %",
-        {None: "", True: "ok", False: "PAST"}[row.ok],
-        row.note,
-    )
+def _counts(rows: list[Row]) -> dict[str, int]:
+    """How many printed figures have each status; a row that is not as it says counts nowhere."""
+    return {status: sum(row.status == status and row.ok is not False for row in rows) for status in STATUSES}

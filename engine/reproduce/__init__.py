@@ -1,7 +1,7 @@
 """Published figures compared with our own, for `meridian reproduce`.
 
-One module per paper; each lists its experiments in `EXPERIMENTS`. A row with a tolerance is a check, one
-without is informative. `ours` is always computed, never written down.
+One module per paper; each lists its experiments in `EXPERIMENTS`. Each row answers one printed figure: it is
+met, explained, refuted or untested. `ours` is always computed, never written down.
 """
 
 import importlib
@@ -19,48 +19,186 @@ PAPERS = {
     "dtfm": "engine.reproduce.dtfm",
     "bubbletea": "engine.reproduce.bubbletea",
 }
+# What a figure may move away from its expected deviation, as a share of the printed one. Every run is
+# determined by its input, so this only leaves room for another machine's rounding.
+EXPECTED_SLACK = 0.01
+# A figure that is exactly as printed must not fail by rounding.
+ROUNDING = 1e-12
+
+Relation = Literal["equal", "at most", "at least"]
+# open: a row that is not classified yet. There must be none in the end.
+Status = Literal["met", "explained", "refuted", "untested", "open"]
+STATUSES: tuple[Status, ...] = ("met", "explained", "refuted", "untested", "open")
+
+
+def deviation(paper: float, ours: float) -> float:
+    """ours / paper − 1, or ours if the paper's figure is 0."""
+    return ours if paper == 0 else ours / paper - 1
+
+
+def within(paper: float, ours: float, tolerance: float, relation: Relation = "equal") -> bool:
+    """Whether `ours` agrees with a printed figure or bound, up to `tolerance` as a share of it."""
+    if not math.isfinite(ours):
+        return False
+    off = deviation(paper, ours)
+    if relation == "equal":
+        off = abs(off)
+    elif relation == "at least":
+        off = -off
+    return off <= tolerance + ROUNDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Why our figure differs: a second run with the cause removed lands within the row's tolerance.
+
+    cause : what our run has and the second run has not.
+    without_cause : the figure of the second run.
+    """
+
+    cause: str
+    without_cause: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuted:
+    """What forbids the printed figure: a proven bound, or the paper's own other figures.
+
+    allows : whether the figure may be "at most" or "at least" `bound`. The printed one lies beyond.
+    bound : computed, never written down.
+    by : what gives the bound.
+    """
+
+    allows: Literal["at most", "at least"]
+    bound: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untested:
+    """Why the printed figure cannot be tested. All papers together may have ten of these."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One published figure and ours.
 
-    tolerance : largest |ours / paper − 1| (|ours − paper| if paper is 0), None for an informative row.
+    paper : the printed figure; None only in a row that is not classified yet.
+    ours : NaN only in an untested row that has no figure.
+    relation : the figure is printed as an equality, or as a bound: "below 5 %" is ``at most`` 5.
+    tolerance : largest |ours / paper − 1| (|ours − paper| if paper is 0) of a row that is met; of an
+        explained row, that of the run without the cause. For a bound, how far ours may lie on its wrong side.
+    expected_deviation : ours / paper − 1 as it is known to come out, in explained and refuted rows.
+    answer : None in a row that is met.
+    assumes : what our figure assumes beyond what the paper prints.
+
+    Raises ValueError if the fields do not fit the answer.
     """
 
     name: str
     paper: float | None
     ours: float
     unit: str
+    relation: Relation = "equal"
     tolerance: float | None = None
+    expected_deviation: float | None = None
+    answer: Explained | Refuted | Untested | None = None
+    assumes: str = ""
     note: str = ""
+
+    def __post_init__(self) -> None:
+        differs = isinstance(self.answer, Explained | Refuted)
+        if self.answer is not None and self.paper is None:
+            raise ValueError(f"{self.name}: only a printed figure has an answer")
+        if differs != (self.expected_deviation is not None):
+            raise ValueError(
+                f"{self.name}: an expected deviation belongs to explained and refuted rows alone"
+            )
+        if isinstance(self.answer, Explained) and self.tolerance is None:
+            raise ValueError(f"{self.name}: the run without the cause needs a tolerance")
+        if isinstance(self.answer, Refuted | Untested) and self.tolerance is not None:
+            raise ValueError(f"{self.name}: a row that is not tested against its figure has no tolerance")
+
+    @property
+    def status(self) -> Status:
+        """What the row says of the printed figure; `ok` says whether that holds."""
+        if isinstance(self.answer, Explained):
+            return "explained"
+        if isinstance(self.answer, Refuted):
+            return "refuted"
+        if isinstance(self.answer, Untested):
+            return "untested"
+        return "open" if self.tolerance is None or self.paper is None else "met"
 
     @property
     def deviation(self) -> float | None:
         """ours / paper − 1, or ours if the paper's figure is 0; None if the paper prints none."""
-        if self.paper is None:
-            return None
-        return self.ours - self.paper if self.paper == 0 else self.ours / self.paper - 1
+        return None if self.paper is None else deviation(self.paper, self.ours)
 
     @property
     def ok(self) -> bool | None:
-        """Whether ours is within the tolerance; None for an informative row."""
-        if self.tolerance is None or self.deviation is None:
+        """Whether what the row says holds; None if it is untested or open."""
+        if self.status in ("untested", "open"):
             return None
-        # A figure that is exactly as printed must not fail by rounding.
-        return math.isfinite(self.ours) and abs(self.deviation) <= self.tolerance + 1e-12
+        assert self.paper is not None
+        if self.answer is None:
+            assert self.tolerance is not None
+            return within(self.paper, self.ours, self.tolerance, self.relation)
+        assert self.expected_deviation is not None
+        off = deviation(self.paper, self.ours) - self.expected_deviation
+        return math.isfinite(off) and abs(off) <= EXPECTED_SLACK + ROUNDING and self._answer_holds()
 
-    def as_dict(self) -> dict[str, Any]:
+    def _answer_holds(self) -> bool:
+        assert self.paper is not None
+        if isinstance(self.answer, Explained):
+            assert self.tolerance is not None
+            return within(self.paper, self.answer.without_cause, self.tolerance, self.relation)
+        assert isinstance(self.answer, Refuted)
+        return math.isfinite(self.answer.bound) and not within(
+            self.answer.bound, self.paper, 0, self.answer.allows
+        )
+
+    @property
+    def remark(self) -> str:
+        """The answer and the note as one text."""
+        answer = ""
+        if isinstance(self.answer, Explained):
+            answer = f"{self.answer.without_cause:.4g} without {self.answer.cause}"
+        elif isinstance(self.answer, Refuted):
+            answer = f"{self.answer.allows} {self.answer.bound:.4g}: {self.answer.by}"
+        elif isinstance(self.answer, Untested):
+            answer = self.answer.why
+        return "; ".join(part for part in (answer, self.note) if part)
+
+    def as_dict(self, experiment: str) -> dict[str, Any]:
         """The row as docs/dev/contracts.md names its fields."""
+        explained = self.answer if isinstance(self.answer, Explained) else None
+        refuted = self.answer if isinstance(self.answer, Refuted) else None
         return {
+            "experiment": experiment,
             "name": self.name,
             "paper": self.paper,
-            "ours": self.ours if math.isfinite(self.ours) else None,
+            "relation": self.relation,
+            "ours": _finite(self.ours),
             "unit": self.unit,
             "tolerance": self.tolerance,
+            "expected_deviation": self.expected_deviation,
+            "status": self.status,
             "ok": self.ok,
-            "note": self.note,
+            "cause": explained.cause if explained else None,
+            "without_cause": _finite(explained.without_cause) if explained else None,
+            "refuted_by": refuted.by if refuted else None,
+            "allows": refuted.allows if refuted else None,
+            "bound": _finite(refuted.bound) if refuted else None,
+            "assumes": self.assumes,
+            "note": self.remark,
         }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The report of `meridian reproduce --out`: a Markdown page with a table per experiment, and plots as SVG."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,12 @@ def require_matplotlib() -> None:
 
 
 def _section(out: Path, experiment: Experiment, outcome: Outcome) -> list[str]:
-    lines = [f"## {experiment.title}", "", "| figure | paper | ours | unit | tolerance | | note |"]
-    lines.append("| --- | ---: | ---: | --- | ---: | --- | --- |")
+    lines = [
+        f"## {experiment.title}",
+        "",
+        "| figure | paper | ours | unit | allowed | status | assumes | note |",
+    ]
+    lines.append("| --- | ---: | ---: | --- | ---: | --- | --- | --- |")
     lines += [_table_line(row) for row in outcome.rows]
     lines.append("")
     for plot in outcome.plots:
@@ -52,10 +57,21 @@ def _section(out: Path, experiment: Experiment, outcome: Outcome) -> list[str]:
 
 
 def _table_line(row: Row) -> str:
-    paper = "–" if row.paper is None else f"{row.paper:g}"
-    tolerance = "–" if row.tolerance is None else f"{100 * row.tolerance:g} %"
-    verdict = {None: "", True: "ok", False: "**past tolerance**"}[row.ok]
-    return f"| {row.name} | {paper} | {row.ours:.4g} | {row.unit} | {tolerance} | {verdict} | {row.note} |"
+    cells = [cell or "–" for cell in figures(row)] + [row.assumes, row.remark]
+    return "| " + " | ".join(cells) + " |"
+
+
+def figures(row: Row) -> tuple[str | None, ...]:
+    """Cells of a table: name, printed figure, ours, unit, tolerance, status; None where there is none."""
+    sign = {"equal": "", "at most": "≤ ", "at least": "≥ "}[row.relation]
+    return (
+        row.name,
+        None if row.paper is None else f"{sign}{row.paper:g}",
+        f"{row.ours:.4g}" if math.isfinite(row.ours) else None,
+        row.unit,
+        None if row.tolerance is None else f"{100 * row.tolerance:g} %",
+        row.status if row.ok is not False else f"{row.status}: FAILS",
+    )
 
 
 def draw(plot: Plot, path: Path) -> None:

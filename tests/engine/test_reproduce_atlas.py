@@ -1,4 +1,4 @@
-"""`meridian reproduce`: its rules on made-up rows, the cheap experiments, and (long) all of them."""
+"""`meridian reproduce`: the command, its report, and the cheap experiments of the Atlas paper."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
-from engine.reproduce import Experiment, Outcome, Plot, Row, Series, experiments
+from engine.reproduce import Plot, Series, experiments
 from engine.reproduce.report import draw
 
 
@@ -21,27 +21,6 @@ def run(
     return int(exit_.value.code or 0), captured.out, captured.err
 
 
-def test_a_row_is_ok_within_its_tolerance_only() -> None:
-    assert Row(name="a", paper=100, ours=102, unit="x", tolerance=0.02).ok is True
-    assert Row(name="a", paper=100, ours=97.9, unit="x", tolerance=0.02).ok is False
-    assert Row(name="a", paper=0, ours=0.1, unit="%", tolerance=0.05).ok is False
-    assert Row(name="a", paper=100, ours=1, unit="x").ok is None
-    assert Row(name="a", paper=1, ours=float("nan"), unit="x", tolerance=9).ok is False
-    assert Row(name="a", paper=1, ours=float("inf"), unit="x").as_dict()["ours"] is None
-
-
-def test_a_row_past_its_tolerance_makes_the_status_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = Outcome(rows=(Row(name="wrong", paper=1, ours=2, unit="x", tolerance=0.1),))
-    experiment = Experiment(name="atlas-wrong", title="Wrong", run=lambda: wrong)
-    monkeypatch.setattr("engine.commands.reproduce.experiments", lambda: {"atlas-wrong": experiment})
-    status, out, _ = run(monkeypatch, capsys)
-    assert status == 1
-    assert "PAST" in out
-    assert "1 checked, 1 past tolerance" in out
-
-
 def test_the_cheap_experiments_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -49,7 +28,6 @@ def test_the_cheap_experiments_hold(
     status, out, err = run(monkeypatch, capsys, *names, "--json", "--out", str(tmp_path / "report"))
     assert status == 0, out
     rows = json.loads(out)["rows"]
-    assert all(set(row) == {"name", "paper", "ours", "unit", "tolerance", "ok", "note"} for row in rows)
     ours = {row["name"]: row["ours"] for row in rows}
     assert (ours["fig6 varuna"], ours["fig6 atlas"]) == (38, 36)
     assert [ours[f"connections for 5 Gbps at {ms} ms"] for ms in (10, 20, 30, 40)] == [5, 9, 13, 18]
@@ -92,14 +70,3 @@ def test_the_same_plot_gives_the_same_file(tmp_path: Path) -> None:
         draw(plot, tmp_path / "one.svg")
         draw(plot, tmp_path / "two.svg")
         assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_everything_is_within_tolerance(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = run(monkeypatch, capsys, "atlas", "--json")
-    past = [row for row in json.loads(out)["rows"] if row["ok"] is False]
-    assert past == []
-    assert status == 0
