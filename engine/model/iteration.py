@@ -16,7 +16,7 @@ from engine.model import kernels
 from engine.model.charges import Charge, arrivals_per_stage, gradient_bytes, microbatch_charges
 from engine.model.kernels import Device, How
 from engine.model.layout import Placement, Strategies, expert_parallel, fullest_stage, last_stage, place
-from engine.model.memory import moe_blocks, stage_experts, stage_parameters
+from engine.model.memory import moe_blocks, stage_parameters, unshared_parameters
 from engine.model.transformer import Transformer
 
 Values = Any  # a number or an array of numbers: what numpy computes with
@@ -150,7 +150,7 @@ def _gradients_s(
     model: Transformer, strategies: Strategies, placement: Placement, machine: Machine
 ) -> Values:
     """All-reduce of the largest stage's gradients; those of experts among the GPUs that hold them."""
-    experts = stage_experts(model, strategies) / strategies.tp
+    experts = unshared_parameters(model, strategies) / strategies.tp
     shared = np.maximum(*stage_parameters(model, strategies)) - experts
     return sum(
         hierarchical_s("allreduce", gradient_bytes(parameters), grid.x, grid.y, machine.rates)

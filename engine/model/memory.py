@@ -214,6 +214,17 @@ def stage_experts(model: Transformer, strategies: Strategies) -> Values:
     return here * ((experts - 1) * model.expert_parameters + model.router_weights)
 
 
+def unshared_parameters(model: Transformer, strategies: Strategies) -> Values:
+    """Parameters of all experts that a GPU holds, on all `tp` GPUs of the fullest stage.
+
+    Replicas that hold other experts have no part in their gradients. Routers are on every replica.
+    """
+    if model.moe is None:
+        return 0
+    local = model.moe.experts / expert_parallel(model, strategies.dp)
+    return moe_blocks(model, strategies.pp) * local * model.expert_parameters
+
+
 def moe_blocks(model: Transformer, pp: Values) -> Values:
     """Blocks with experts in the stage that has most."""
     if model.moe is None:

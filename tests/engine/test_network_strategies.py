@@ -244,6 +244,21 @@ def test_times_and_traffic_are_of_the_same_bytes(job: Job) -> None:
         assert float(getattr(parts, kind)) == pytest.approx(seconds)
 
 
+def test_gradients_of_experts_are_reduced_only_where_the_same_expert_is() -> None:
+    """Eight experts on eight GPUs: none has a second copy, so only the rest of the model is all-reduced."""
+    model, gpus = gpt(moe=Experts(experts=8, every=2)), 8
+    layout = Strategies(tp=1, pp=1, dp=gpus, interleave=1, micro_batch=1)
+    job = Job(model=model, how=SELECTIVE, strategies=layout, batch=gpus, hb_domain=gpus, gpus=gpus)
+    on_every_gpu = (
+        model.layers * model.layer_parameters
+        + model.moe_layers * (model.router_weights - model.expert_parameters)
+        + model.embedding_parameters
+        + model.head_parameters
+    )
+    ring = 2 * (gpus - 1) / gpus
+    assert traffic(job).hb_bytes["dp"] == pytest.approx(gpus * ring * 2 * on_every_gpu)
+
+
 @given(jobs())
 def test_hand_overs_cross_every_chunk_once_each_way(job: Job) -> None:
     result = traffic(job)

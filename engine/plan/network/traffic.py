@@ -165,7 +165,7 @@ def _gradients(job: Job, stage: int) -> Iterator[Flow]:
 
 
 def stage_gradients(job: Job, stage: int) -> tuple[float, float]:
-    """Parameters of one GPU of `stage`: those that all replicas share, and its experts beyond one."""
+    """Parameters of one GPU of `stage`: those that all replicas share, and its experts."""
     model, tp = job.model, int(job.strategies.tp)
     shared = job.blocks(stage) * model.layer_parameters
     shared += model.embedding_parameters if stage == 0 else 0
@@ -173,7 +173,10 @@ def stage_gradients(job: Job, stage: int) -> tuple[float, float]:
     experts = 0.0
     if model.moe is not None:
         local = model.moe.experts / float(expert_parallel(model, job.strategies.dp))
-        experts = job.moe_blocks(stage) * ((local - 1) * model.expert_parameters + model.router_weights)
+        moe_blocks = job.moe_blocks(stage)
+        experts = moe_blocks * local * model.expert_parameters
+        # A dense block's MLP is one expert; here it is among the experts.
+        shared += moe_blocks * (model.router_weights - model.expert_parameters)
     return shared / tp, experts / tp
 
 
