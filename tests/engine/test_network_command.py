@@ -17,6 +17,7 @@ from engine.inputs import parse
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
 from engine.reproduce.rail_only import EXPERIMENTS
+from engine.reproduce.rail_only_sweeps import HB_GBPS, NIC_GBPS, at, mean_gains, of_ideal
 
 GPT: dict[str, Any] = {"layers": 24, "hidden": 2048, "heads": 16, "seq": 2048, "vocab": 51_200}
 GOOD: dict[str, Any] = {
@@ -339,4 +340,24 @@ def test_published_figures(experiment) -> None:
     rows = experiment.run().rows
     assert rows
     assert [row.name for row in rows if row.ok is False] == []
+    assert [row.name for row in rows if row.status == "open"] == []
     assert all(math.isfinite(row.ours) for row in rows)
+
+
+def test_orderings_of_figure_9() -> None:
+    """HB bandwidth gains more in large domains, NIC bandwidth in small ones; more of it is never slower."""
+    small, large = mean_gains(8), mean_gains(256)
+    assert large[0] > small[0]
+    assert small[1] > large[1]
+    for size in (8, 256):
+        for hb in HB_GBPS:
+            times = [at(size, hb, nic) for nic in NIC_GBPS]
+            assert times == sorted(times, reverse=True)
+
+
+def test_orderings_of_figure_10() -> None:
+    """A larger batch comes closer to the ideal, and so does a larger domain."""
+    small, large = of_ideal(8), of_ideal(256)
+    assert small[-1] > small[0]
+    assert large[-1] > large[0]
+    assert all(a <= b for a, b in zip(small, large, strict=True))
