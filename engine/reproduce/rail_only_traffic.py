@@ -135,7 +135,7 @@ def _heat_map(job: Job) -> tuple[Row, ...]:
             answer=Refuted(
                 allows="at least",
                 bound=least,
-                by="on a ring four all-reduces a block and microbatch, and the gathers of activations that arrive",
+                by="on a ring four all-reduces a block and microbatch, and the gathers of what arrives",
             ),
             note="ours recomputes: six all-reduces",
         ),
