@@ -1,6 +1,7 @@
 """`meridian place`: the contract's fields, errors that name the field, and the reproduced experiments."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from engine.commands.place import command
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.placement.request import MOST_DEVICES, PlacementRequest
-from engine.reproduce import dtfm
+from engine.reproduce import dtfm_times as dtfm
 from engine.reproduce import experiments as all_experiments
+from engine.reproduce.dtfm import multiples_of_ours
 
 CONTRACT = (
     "groups",
@@ -189,3 +191,23 @@ def test_the_best_grid_is_the_best() -> None:
     layout = next(iter(dtfm.layouts()))
     every = [dtfm.megatron_s(case, job, grid, layout) for grid in dtfm.GRIDS]
     assert dtfm.best_megatron_s(case, job, layout)[0] == min(every)
+
+
+def test_a_pipeline_that_waits_for_what_it_sends_by_hand() -> None:
+    """Two stages, F = 1, B = 2, three microbatches, transfers of 1.
+
+    The first stage needs 2 for each F with its send: the second has the last at 6 and ends its F at 7. There
+    each B with its send needs 3, to 16; the first stage ends its last B at 18.
+    """
+    hops = ((0.0, 1.0),)
+    assert dtfm.pipeline_s("gpipe", 1.0, hops, 3, overlapped=False) == pytest.approx(18)
+    assert dtfm.pipeline_s("1f1b", 1.0, hops, 3) <= dtfm.pipeline_s("1f1b", 1.0, hops, 3, overlapped=False)
+
+
+def test_the_ranking_of_figure_5() -> None:
+    """No random placement is cheaper than Kernighan-Lin, nor that cheaper than the paper's search."""
+    for name in dtfm.scenarios.names():
+        cost = multiples_of_ours(name)
+        ranking = [cost[label] for label in ("the paper's search", "Kernighan–Lin", "random, mean of 20")]
+        assert ranking[0] >= 1 - 1e-9
+        assert all(a <= b * (1 + 1e-9) for a, b in pairwise(ranking))

@@ -26,8 +26,6 @@ OPEN = {
     "crosspipe-tables": 22,
     "crosspipe-memory": 12,
     "crosspipe-pp-dp": 2,
-    "dtfm-cost": 41,
-    "dtfm-iteration": 23,
     "bubbletea-utilization": 5,
     "bubbletea-scale": 4,
     "bubbletea-fig14": 5,
