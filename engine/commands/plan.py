@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from engine.commands.files import folder, write_json, write_rows
+from engine.commands.layer_tables import with_tables
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -32,7 +33,10 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: search (default)
     or algorithm1.
     """
-    request = parse(PlanRequest, load_document(file))
+    document = load_document(file)
+    tables = ("times", "sizes")
+    document = with_tables(document, *(("job", "layer_profiles", name) for name in tables))
+    request = parse(PlanRequest, document)
     result = _planned(request)
     if out is not None:
         _write(result, out)

@@ -12,11 +12,10 @@ from engine.commands.compiled import announce_compilation
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import InputError
-from engine.model.layer_profiles import read_profiles, read_sizes
+from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_sizes
 from engine.plan.layouts.layout import MeasuredRun, read_runs
 from engine.plan.layouts.predict import (
     BETWEEN_NODES_BYTES_PER_S,
-    FRAMEWORK_BYTES,
     Prediction,
     Tables,
     predict,

@@ -2,14 +2,16 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from engine.commands.layer_tables import with_tables
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import Infeasible
 from engine.inputs import parse
+from engine.model.profiled_stages import ProfiledStages
 
 if TYPE_CHECKING:  # `meridian --help` must not pay for torch: what measures is imported by what it is for
     from engine.serve.measuring import PrefillProfile
@@ -26,6 +28,9 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
     FILE (JSON or YAML, - for standard input): model {layers, hidden, heads, seq, …}, stages, micro_batch,
     device cpu|cuda, dtype, recompute, split, repeats, seed.
 
+    FILE may instead have layer_profiles (table or file), model, gpu, micro_batch, tp, stages and
+    layers_per_stage: then nothing is measured, and each stage has the sums over its layers.
+
     The output of --json can be used as `times_ms` in the file of `meridian train`.
 
     With --prefill, FILE has: checkpoint (folder of a Hugging Face Llama), weights disk|random, tokens
@@ -35,9 +40,13 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
     if prefill:
         _prefill(file, as_json)
         return
+    document = load_document(file)
+    if isinstance(document, dict) and "layer_profiles" in document:
+        _of_layers(parse(ProfiledStages, with_tables(document, ("layer_profiles",))), as_json)
+        return
     from engine.train.profiling import ProfileRequest, profile_stage
 
-    request = parse(ProfileRequest, load_document(file))
+    request = parse(ProfileRequest, document)
     with click.progressbar(range(request.stages), label="stages", file=sys.stderr, hidden=as_json) as stages:
         rows = [profile_stage(request, stage) for stage in stages]
     if as_json:
@@ -52,6 +61,34 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
         click.echo(json.dumps(answer, allow_nan=False))
     else:
         click.echo("\n".join(_lines(rows)))
+
+
+def _of_layers(stages: ProfiledStages, as_json: bool) -> None:
+    """The times of each stage by a profile of its layers."""
+    placed = zip(stages.gpu_of_stage, stages.tp_of_stage, stages.layers_of_stage, stages.seconds, strict=True)
+    rows: list[dict[str, Any]] = [
+        {
+            "stage": i,
+            "gpu": gpu,
+            "tp": tp,
+            "layers": len(layers),
+            "forward_ms": 1e3 * seconds.forward_s,
+            "backward_ms": 1e3 * seconds.backward_s,
+            "update_ms": 1e3 * seconds.update_s,
+        }
+        for i, (gpu, tp, layers, seconds) in enumerate(placed)
+    ]
+    if as_json:
+        device = ", ".join(dict.fromkeys(stages.gpu_of_stage))
+        answer = {"device": device, "micro_batch": stages.micro_batch, "model": stages.model, "rows": rows}
+        click.echo(json.dumps(answer, allow_nan=False))
+        return
+    names = list(rows[0])
+    head = [name.replace("_", "\n") for name in names]
+    cells = [
+        [number(row[name], 2) if name.endswith("_ms") else str(row[name]) for name in names] for row in rows
+    ]
+    click.echo("\n".join(render(head, cells, left=(1,))))
 
 
 def _prefill(file: str, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder
+from engine.commands.layer_tables import with_tables
 from engine.commands.reports import write_result
 from engine.documents import load_document
 from engine.errors import InputError
@@ -45,11 +46,12 @@ def command(
     """Simulate pipeline schedules on one DP-cell.
 
     FILE (JSON or YAML, - for standard input) is a scenario in abstract time units: stages, dc_of_stage,
-    pipelines, microbatches, times {forward, backward, recompute, weight}, wan and lan {latency, transfer},
+    pipelines, microbatches, times {forward, backward, recompute, weight} or
+    {layer_profiles, model, gpu, micro_batch, tp, layers_per_stage}, wan and lan {latency, transfer},
     sharing, memory_limit, full_limit, contention, recompute_rule, chunks, traversal, jitter, seed,
     time_limit_s and policy.
     """
-    document = load_document(file)
+    document = with_tables(load_document(file), ("times", "layer_profiles"))
     if policies is not None and schedule_file is not None:
         raise InputError("--schedule", schedule_file, "not together with --compare")
     announce_compilation()

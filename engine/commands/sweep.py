@@ -9,6 +9,7 @@ import click
 
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder, write_json, write_rows
+from engine.commands.layer_tables import with_tables
 from engine.commands.tables import render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -26,7 +27,8 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     FILE (JSON or YAML, - for standard input): scenario (as for `meridian simulate`, without policy),
     parameter (a path such as wan.latency or times.forward[2]), values, policies.
     """
-    document = parse(SweepDocument, load_document(file))
+    given = with_tables(load_document(file), ("scenario", "times", "layer_profiles"))
+    document = parse(SweepDocument, given)
     announce_compilation()
     rows = list(sweep(document))
     if out is not None:

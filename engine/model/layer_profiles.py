@@ -14,6 +14,12 @@ from engine.errors import InputError
 
 PASSES = 3  # forward, backward, update
 
+# Taken by CUDA, NCCL and the framework on each GPU, as Sailor's memory model has it.
+FRAMEWORK_BYTES = 5.06e9
+# As in Sailor's memory model of fp32 training; weight, gradient and two moments of Adam are 16 of them.
+PARAMETER_BYTES = 24
+GRADIENT_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeconds:

@@ -12,13 +12,17 @@ BACKWARD_OVER_FORWARD = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProfile:
-    """The work of one pipeline stage for one microbatch. Times in seconds."""
+    """The work of one pipeline stage for one microbatch. Times in seconds.
+
+    update_s : of the optimizer, once an iteration; 0 where it is not modelled.
+    """
 
     layers: int
     parameters: int
     forward_s: float
     backward_s: float
     recompute_s: float
+    update_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cluster.cluster import Cluster
-from engine.cluster.collectives import ring_all_reduce_s
 from engine.errors import Infeasible, InputError
 from engine.plan import choose, cost
-from engine.plan.cell import cell_scenario
+from engine.plan.cell import cell_scenario, gpus_of_stages
 from engine.plan.held import held_bytes
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import MOST_OPTIONS, PlanRequest
@@ -218,10 +217,11 @@ def timed_option(
 ) -> Option:
     """Lines 14–17, and the throughput D·C / total time."""
     allreduce_ms = 0.0
-    if request.allreduce and job.parameters_per_stage is not None:
+    if request.allreduce:
         bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
-        allreduce_ms = 1e3 * ring_all_reduce_s(job.parameters_per_stage, option.pipelines, bandwidth)
-    iteration_ms = figures.makespan_ms + allreduce_ms
+        allreduce_ms = 1e3 * job.all_reduce_s(option.pipelines, bandwidth)
+    update_ms = 1e3 * max(one.update_s for one in job.profiles(gpus_of_stages(cluster, option.partitions)))
+    iteration_ms = figures.makespan_ms + allreduce_ms + update_ms
     throughput = option.pipelines / (iteration_ms / 1e3)
     tokens = job.tokens_per_microbatch
     return replace(
@@ -232,6 +232,7 @@ def timed_option(
         memory_gb_per_gpu=_memory_gb(option, figures.held_bytes),
         utilization=figures.utilization,
         allreduce_ms=allreduce_ms,
+        update_ms=update_ms or None,
         iteration_ms=iteration_ms,
         throughput=throughput,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,

@@ -5,12 +5,23 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from engine.cluster.cluster import Cluster, DataCenter, WanLink
+from engine.cluster.collectives import Values, ring_all_reduce_s
 from engine.cluster.gpus import Gpu
 from engine.errors import InputError
+from engine.model.layer_profiles import GRADIENT_BYTES
 from engine.model.presets import preset
 from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
-from engine.plan.request import DEFAULT_INTRA_GBPS, JobInput, Layout, LinkInput, ModelInput, PlanRequest
+from engine.plan.profiled_job import ProfiledJob
+from engine.plan.request import (
+    DEFAULT_INTRA_GBPS,
+    JobInput,
+    LayerProfilesInput,
+    Layout,
+    LinkInput,
+    ModelInput,
+    PlanRequest,
+)
 from engine.plan.stages import Stages, stages_of
 
 
@@ -22,7 +33,8 @@ class Job:
     comm_to_compute : C, transfer of one microbatch over one node pair's own share ÷ `forward_s`; not rounded.
     parameters_per_stage : those of the largest stage; None if not needed and not given.
     activation_bytes, tokens_per_microbatch : of one microbatch; None if not given.
-    is_modelled : from a model; else the document gives times.
+    gradient_bytes : of a number of a gradient.
+    is_modelled : from a model or its layer profile; else the document gives times.
     cell : pipelines in a DP-cell, if the search chose a number other than C's.
     """
 
@@ -36,6 +48,7 @@ class Job:
     activation_bytes: float | None
     tokens_per_microbatch: int | None
     stages: Stages
+    gradient_bytes: int = 2
     is_modelled: bool = False
     cell: int | None = None
 
@@ -63,6 +76,16 @@ class Job:
     def tokens_per_pipeline(self) -> int:
         """Tokens of one pipeline and iteration, which throughputs compare by; 1 where unknown."""
         return 1 if self.tokens_per_microbatch is None else self.microbatches * self.tokens_per_microbatch
+
+    def all_reduce_s(self, pipelines: int, bytes_per_s: Values) -> Values:
+        """Seconds in which the stages of `pipelines` pipelines sum their gradients at `bytes_per_s`.
+
+        0 if the parameters are not known.
+        """
+        if self.parameters_per_stage is None:
+            return 0.0 * bytes_per_s
+        of_fp16 = self.gradient_bytes / 2 * self.parameters_per_stage
+        return ring_all_reduce_s(of_fp16, pipelines, bytes_per_s)
 
     def profiles(self, gpus: tuple[Gpu, ...]) -> tuple[StageProfile, ...]:
         """The profile of each stage, stage i on `gpus[i]`."""
@@ -111,6 +134,8 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
     """
     given = request.job
     layout = layout or given.layouts[0]
+    if given.layer_profiles is not None:
+        return _profiled_job(request, cluster, layout, given.layer_profiles)
     try:
         model = None if given.model is None else _shape(given.model, layout.partitions)
         stages = stages_of(given, layout, model)
@@ -128,6 +153,26 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         parameters_per_stage=max(profile.parameters for profile in profiles),
         activation_bytes=activation_bytes,
         tokens_per_microbatch=layout.micro_batch * model.seq,
+        is_modelled=True,
+    )
+
+
+def _profiled_job(request: PlanRequest, cluster: Cluster, layout: Layout, given: LayerProfilesInput) -> Job:
+    """The job of a layer profile; its slowest stage sets the pace."""
+    try:
+        profiled = ProfiledJob.of(request.job, layout, given, _types(request, cluster))
+        profiles = _slowest(profiled.stages, request, cluster)
+    except InputError as error:
+        raise InputError(f"job.{error.field}", error.value, error.allowed) from None
+    beat = max(profiles, key=lambda profile: profile.forward_s)
+    slowest_link = min((link.bytes_per_s for link in cluster.links.values()), default=math.inf)
+    comm_to_compute = profiled.activation_bytes / slowest_link / beat.forward_s
+    return replace(
+        _job(request.job, layout, profiled.stages, beat, comm_to_compute=comm_to_compute),
+        parameters_per_stage=max(profile.parameters for profile in profiles),
+        activation_bytes=profiled.activation_bytes,
+        tokens_per_microbatch=None if given.seq is None else layout.micro_batch * given.seq,
+        gradient_bytes=GRADIENT_BYTES,
         is_modelled=True,
     )
 
@@ -172,6 +217,11 @@ def shape_of(given: ModelInput) -> Transformer:
 
 def _slowest(stages: Stages, request: PlanRequest, cluster: Cluster) -> tuple[StageProfile, ...]:
     """The profiles on the slowest GPUs among those that may be used."""
+    types = _types(request, cluster)
+    return max((stages.on(gpu) for gpu in types), key=lambda profiles: profiles[0].forward_s)
+
+
+def _types(request: PlanRequest, cluster: Cluster) -> tuple[Gpu, ...]:
+    """The types of GPU that may be used, or all if there are none."""
     usable = [dc for dc in cluster.datacenters if dc.gpus and dc.name in request.allowed_names]
-    types = {dc.gpu.name: dc.gpu for dc in usable or cluster.datacenters}
-    return max((stages.on(gpu) for gpu in types.values()), key=lambda profiles: profiles[0].forward_s)
+    return tuple({dc.gpu.name: dc.gpu for dc in usable or cluster.datacenters}.values())

@@ -2,15 +2,16 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
+from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_sizes
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.model.stages import MeasuredProfile
@@ -43,6 +44,7 @@ class DataCenterInput(Document):
     """A data centre: its GPUs of one type, their hourly price, and the bandwidth between its nodes.
 
     link_gb_s : GPU to GPU in a node, per direction, of a GPU with own figures; the catalogue knows its own.
+    profiled_gpu : its name in `job.layer_profiles`; by default that of the type.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -50,6 +52,7 @@ class DataCenterInput(Document):
     gpu_type: GpuOrName
     link_gb_s: Positive | None = Field(default=None, ge=LEAST_RATE)
     price_per_gpu_hour: NonNegative
+    profiled_gpu: str | None = Field(default=None, min_length=1, max_length=200)
     intra_gbps: Positive | None = Field(default=None, ge=LEAST_GBPS)
     latitude: Number | None = Field(default=None, ge=-90, le=90)
     longitude: Number | None = Field(default=None, ge=-180, le=180)
@@ -69,6 +72,10 @@ class DataCenterInput(Document):
 
     def gpu(self) -> Gpu:
         """Its type of GPU; one with own figures has them for a name, as answers tell types apart by name."""
+        known = self._gpu()
+        return known if self.profiled_gpu is None else replace(known, name=self.profiled_gpu)
+
+    def _gpu(self) -> Gpu:
         own = self.gpu_type
         if isinstance(own, str):
             return gpu(own)
@@ -158,6 +165,35 @@ MicroBatches = Annotated[
 ]
 
 
+class LayerProfilesInput(Document):
+    """Measured seconds and sizes of each layer of a model, as engine.model.layer_profiles reads them.
+
+    times : model → GPU → micro-batch → tp → layer → [forward, backward, update] seconds.
+    sizes : model → tp → layer → parameters and bytes.
+    layers_per_stage : numbers of layers; by default such that the slowest stage takes least.
+    seq : tokens of a sequence, for figures per token.
+    framework_gb : memory that CUDA, NCCL and the framework take on each GPU.
+    """
+
+    times: dict[str, Any]
+    sizes: dict[str, Any]
+    layers_per_stage: list[Count] | None = None
+    seq: Count | None = Field(default=None, le=LONGEST)
+    framework_gb: NonNegative = FRAMEWORK_BYTES / 1e9
+
+    @field_validator("times")
+    @classmethod
+    def _readable_times(cls, table: dict[str, Any]) -> dict[str, Any]:
+        read_profiles(table)
+        return table
+
+    @field_validator("sizes")
+    @classmethod
+    def _readable_sizes(cls, table: dict[str, Any]) -> dict[str, Any]:
+        read_sizes(table)
+        return table
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A layout of a job: stages of a pipeline, GPUs of a stage, sequences of a microbatch."""
@@ -170,7 +206,8 @@ class Layout:
 class JobInput(Document):
     """The training job: a model, or the times of a stage themselves.
 
-    A model's times come from rooflines, from `mfu` if it is given, or from `measured` times.
+    A model's times come from rooflines, from `mfu` if it is given, or from `measured` times. With
+    `layer_profiles`, `model` is its name there, and times and sizes are sums over the layers of a stage.
     prefill : memory that every GPU reserves for prefill in its bubbles; None: nothing.
     """
 
@@ -181,6 +218,7 @@ class JobInput(Document):
     tp: TpDegrees = 1
     mfu: Positive | None = Field(default=None, ge=1e-6, le=1)
     measured: MeasuredProfile | None = None
+    layer_profiles: LayerProfilesInput | None = None
     dtype_bytes: Literal[1, 2, 4, 8] = 2
     recompute: Flag = True
     prefill: PrefillBudget | None = None
@@ -191,13 +229,6 @@ class JobInput(Document):
     parameters_per_stage: NonNegative | None = None
     activation_bytes: NonNegative | None = None
     tokens_per_microbatch: Count | None = Field(default=None, le=10**15)
-
-    @field_validator("model")
-    @classmethod
-    def _known_model(cls, model: str | ModelInput | None) -> str | ModelInput | None:
-        if isinstance(model, str) and model not in PRESETS:
-            raise ValueError("unknown model, " + nearest(model, PRESETS))
-        return model
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -213,6 +244,11 @@ class JobInput(Document):
 
     @model_validator(mode="after")
     def _one_source(self) -> "JobInput":
+        if self.layer_profiles is not None:
+            for problem in self._of_layer_profiles():
+                raise problem
+        elif isinstance(self.model, str) and self.model not in PRESETS:
+            raise InputError("model", self.model, "unknown model, " + nearest(self.model, PRESETS))
         if self.model is not None:
             self._refuse(EXPLICIT, "comes from the model: leave it out, or leave out model")
             for problem in self._of_a_model():
@@ -225,6 +261,16 @@ class JobInput(Document):
             if getattr(self, name) is None:
                 raise InputError(name, None, "required without a model")
         return self
+
+    def _of_layer_profiles(self) -> Iterator[InputError]:
+        assert self.layer_profiles is not None
+        if not isinstance(self.model, str):
+            yield InputError("model", self.model, "must be the model's name in layer_profiles")
+        self._refuse(("mfu", "measured", "dtype_bytes"), "leave it out with layer_profiles")
+        if "recompute" in self.model_fields_set and self.recompute:
+            yield InputError("recompute", True, "layer_profiles have no recomputation: leave it out")
+        if self.layer_profiles.layers_per_stage is not None and isinstance(self.partitions, list):
+            yield InputError("partitions", self.partitions, "one number with layer_profiles.layers_per_stage")
 
     def _of_a_model(self) -> Iterator[InputError]:
         if len(self.layouts) > MOST_LAYOUTS:
@@ -286,7 +332,7 @@ class PlanRequest(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "PlanRequest":
-        checks = (self._names, self._links, self._order, self._allowed, self._needed, self._size)
+        checks = (self._names, self._types, self._links, self._order, self._allowed, self._needed, self._size)
         for problem in itertools.chain.from_iterable(check() for check in checks):
             raise problem
         return self
@@ -307,6 +353,18 @@ class PlanRequest(Document):
             if first.setdefault(name, i) != i:
                 allowed = f"already the name of datacenters[{first[name]}]"
                 yield InputError(f"datacenters[{i}].name", name, allowed)
+
+    def _types(self) -> Iterator[InputError]:
+        """GPUs that a profile calls by one name are of one type."""
+        first: dict[str, Gpu] = {}
+        for i, dc in enumerate(self.datacenters):
+            if dc.profiled_gpu is None:
+                continue
+            field = f"datacenters[{i}].profiled_gpu"
+            if self.job.layer_profiles is None:
+                yield InputError(field, dc.profiled_gpu, "leave it out without job.layer_profiles")
+            elif first.setdefault(dc.profiled_gpu, dc.gpu()) != dc.gpu():
+                yield InputError(field, dc.profiled_gpu, "needs the same gpu_type in every data centre")
 
     def _links(self) -> Iterator[InputError]:
         first: dict[tuple[str, ...], int] = {}

@@ -22,6 +22,8 @@ class Option:
     and `reason` says by how much.
 
     lower_bound_ms : proven for the pipelines' time, `pp_time_ms`.
+    update_ms : of the optimizer, part of the iteration; None unless a layer profile gives it. The JSON then
+        leaves it out.
     tp, micro_batch : GPUs of a stage, sequences of a microbatch.
     memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
         gives times.
@@ -45,6 +47,7 @@ class Option:
     lower_bound_ms: float | None = None
     utilization: float | None = None
     allreduce_ms: float | None = None
+    update_ms: float | None = None
     iteration_ms: float | None = None
     throughput: float | None = None
     tokens_per_s: float | None = None
@@ -74,6 +77,8 @@ class Option:
     def as_dict(self) -> dict[str, Any]:
         """The option as docs/dev/contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
+        if self.update_ms is None:
+            del values["update_ms"]
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         derived = {"order": list(self.order), "gpu_hours": self.gpu_hours, "bound_ms": self.bound_ms}
         return values | derived | {"partitions": partitions}

@@ -4,14 +4,15 @@ Abstract time units. Field meanings and defaults are those of docs/dev/contracts
 """
 
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Positive, nearest, parse
+from engine.model.profiled_stages import ProfiledStages
 from engine.schedule.ir import Sharing
 from engine.schedule.registry import MODULES
 from engine.schedule.traversal import TraversalName
@@ -37,7 +38,10 @@ class Link(Document):
 
 
 class Times(Document):
-    """Duration of each kind of op: one number, or one per stage."""
+    """Duration of each kind of op: one number, or one per stage.
+
+    A scenario's document may have a ProfiledStages in their place.
+    """
 
     forward: NonNegative | list[NonNegative]
     backward: NonNegative | list[NonNegative]
@@ -76,6 +80,20 @@ class Scenario(Document):
     seed: Index = 0
     time_limit_s: Annotated[Positive, Field(le=MOST_SECONDS)] = 60.0
     spans: Flag = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _times_of_layers(cls, data: Any) -> Any:
+        """Times given by a profile of layers: milliseconds of each stage."""
+        times = data.get("times") if isinstance(data, dict) else None
+        if not isinstance(times, dict) or "layer_profiles" not in times:
+            return data
+        try:
+            profiled = parse(ProfiledStages, {**times, "stages": data.get("stages", 1)})
+            return {**data, "times": profiled.times_ms()}
+        except InputError as error:
+            field = "stages" if error.field == "stages" else f"times.{error.field}"
+            raise InputError(field, error.value, error.allowed) from None
 
     @field_validator("policy")
     @classmethod

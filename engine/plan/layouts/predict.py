@@ -17,6 +17,9 @@ from engine.cluster.collectives import Rates, hierarchical_s
 from engine.documents import read_json
 from engine.errors import InputError
 from engine.model.layer_profiles import (
+    FRAMEWORK_BYTES,
+    GRADIENT_BYTES,
+    PARAMETER_BYTES,
     LayerProfiles,
     LayerSizes,
     StageSeconds,
@@ -29,12 +32,6 @@ from engine.simulate import simulate
 
 # Measured by Sailor's authors between GH200 nodes, for one GPU a node; two GPUs reach twice as much.
 BETWEEN_NODES_BYTES_PER_S = 22.9e9
-# Taken by CUDA, NCCL and the framework on each GPU, as Sailor's memory model has it.
-FRAMEWORK_BYTES = 5.06e9
-# As in Sailor's memory model of fp32 training; weight, gradient and two moments of Adam are 16 of them.
-PARAMETER_BYTES = 24
-GRADIENT_BYTES = 4
-
 MachineBandwidths = Mapping[str, Mapping[int, float]]  # GPU → GPUs that talk → bytes/s
 
 

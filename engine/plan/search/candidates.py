@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from engine.cluster.collectives import ring_all_reduce_s
 from engine.plan.dc_selection import assign, datacenter_order
 from engine.plan.search.bound import Bounds, least_ms
 from engine.plan.search.problem import Floats, Problem
@@ -47,8 +46,7 @@ class Candidates:
 
     def _allreduce_ms(self, pipelines: int) -> Floats:
         problem = self.problem
-        parameters = problem.job.parameters_per_stage
-        if not problem.request.allreduce or parameters is None:
+        if not problem.request.allreduce:
             return np.zeros(len(self))
         slowest = np.array(
             [
@@ -56,7 +54,7 @@ class Candidates:
                 for route, _ in self.placed
             ]
         )
-        return 1e3 * ring_all_reduce_s(parameters, pipelines, slowest)  # type: ignore[arg-type, return-value]
+        return np.asarray(1e3 * problem.job.all_reduce_s(pipelines, slowest))
 
     def _rate(self, pipelines: int) -> Floats:
         """Dollars an hour."""
