@@ -1,6 +1,7 @@
-"""Draw the figures of docs/concepts as SVG files, from the simulator's own answers.
+"""Draw the figures of the documentation as SVG files: schedules from the simulator's own answers, the
+deviations of predictions from the tables of docs/truth.md.
 
-python -m scripts.docs_figures      # writes docs/concepts/*.svg
+python -m scripts.docs_figures      # writes docs/concepts/*.svg and docs/truth.svg
 """
 
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 from engine.inputs import parse
 from engine.schedule.scenario import Scenario
 from engine.simulate import simulate
+from scripts import docs_truth as truth
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs/concepts"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+FOLDER = DOCS / "concepts"
 FIG6: dict[str, Any] = {
     "stages": 6,
     "dc_of_stage": [0, 0, 1, 1, 2, 2],
@@ -71,6 +74,7 @@ def main() -> None:
         policy="varuna",
     )
     draw("temporal.svg", "Three data centres, Atlas: the pipelines take turns on the WAN", policy="atlas")
+    (DOCS / "truth.svg").write_text(truth.figure((DOCS / "truth.md").read_text()))
 
 
 if __name__ == "__main__":
