@@ -22,6 +22,7 @@ COMMANDS = {
     "simulate": "simulate",
     "predict": "predict",
     "sweep": "sweep",
+    "analyze": "analyze",
     "plan": "plan",
     "place": "place",
     "network": "network",
@@ -51,7 +52,8 @@ def _missing(command: str, error: ModuleNotFoundError) -> Exception:
     """What to say where a package that `command` imports is missing: what to install, or a fault of ours."""
     if str(error.name).partition(".")[0] in ("engine", "numpy"):
         return error
-    allowed = f"needs {error.name}, which is not installed: pip install 'meridian[runtime]'"
+    extra = "analyze" if error.name in ("pyarrow", "msgspec") else "runtime"
+    allowed = f"needs {error.name}, which is not installed: pip install 'meridian[{extra}]'"
     return InputError("command", command, allowed)
 
 

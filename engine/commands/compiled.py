@@ -32,6 +32,14 @@ def announce_prefill_compilation() -> None:
         click.echo("meridian: first run: compiling the prefill kernels (seconds; then cached)", err=True)
 
 
+def announce_replay_compilation() -> None:
+    """The same for the kernels that replay traces."""
+    from engine.analyze import replay_kernel as kernels
+
+    if not all(_cached(kernel, kernels.__file__) for kernel in (kernels.sort, kernels.replay)):
+        click.echo("meridian: first run: compiling the replay kernels (seconds; then cached)", err=True)
+
+
 def _cached(kernel: Any, source: str | None) -> bool:
     """Whether numba has an index file for `kernel` that is not older than its source."""
     path = Path(source or "")

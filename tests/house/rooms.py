@@ -10,6 +10,7 @@ ENGINE = (
     "model",
     "schedule",
     "simulate",
+    "analyze",
     "plan",
     "prefill",
     "job",

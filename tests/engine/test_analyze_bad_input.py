@@ -1,0 +1,123 @@
+"""`meridian analyze` of what is no trace: exit 2, and one line with file, field and what is allowed."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.analyze import parquet
+from engine.analyze.formats import load
+from engine.errors import InputError
+from tests.engine.op_traces import op, two_stages, write
+
+ROWS = two_stages((2.0, 2.0), (4.0, 4.0), 0.25, 2)
+
+
+def _bytes(data: bytes) -> Callable[[Path], Path]:
+    def made(folder: Path) -> Path:
+        path = folder / "trace.parquet"
+        path.write_bytes(data)
+        return path
+
+    return made
+
+
+def _rows(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Callable[[Path], Path]:
+    return lambda folder: write(change([dict(row) for row in ROWS]), folder / "trace.parquet")
+
+
+def _first(**values: Any) -> Callable[[Path], Path]:
+    return _rows(lambda rows: [rows[0] | values, *rows[1:]])
+
+
+def _other_columns(folder: Path) -> Path:
+    pq.write_table(pa.table({"name": ["a"], "age": [1]}), folder / "trace.parquet")
+    return folder / "trace.parquet"
+
+
+def _null(folder: Path) -> Path:
+    table = pq.read_table(write(ROWS, folder / "trace.parquet"))
+    at = table.schema.get_field_index("duration")
+    holes = pa.array([None, *table.column("duration").to_pylist()[1:]], pa.float64())
+    pq.write_table(table.set_column(at, "duration", holes), folder / "trace.parquet")
+    return folder / "trace.parquet"
+
+
+BAD = {
+    "no file": (lambda folder: folder / "gone", "TRACE", "cannot be read (No such file"),
+    "a folder": (lambda folder: folder, "TRACE", ""),
+    "empty": (_bytes(b""), "TRACE", "not a trace"),
+    "text": (_bytes(b"hello"), "TRACE", "not a trace"),
+    "torn parquet": (_bytes(b"PAR1" + b"\0" * 40), "TRACE", "not a parquet file that can be read"),
+    "other columns": (_other_columns, "dp_rank", "the file has name, age"),
+    "no rows": (lambda folder: _empty(folder), "rows", "at least one op"),
+    "a hole": (_null, "duration", "every row needs one"),
+    "negative duration": (_first(duration=-1.0), "duration", "must be 0 or more"),
+    "not a number": (_first(start_ts=float("nan")), "start_ts", "must be a finite number"),
+    "unknown op": (_first(optype="forward-computes"), "optype", "did you mean 'forward-compute'?"),
+    "negative stage": (_first(stage=-1), "stage", "must be 0 to"),
+    "a missing rank": (_rows(lambda rows: [*rows, op("optimizer", 3, 0.0, 1.0)]), "rank", "has no ops"),
+    "an op twice": (_rows(lambda rows: [*rows, rows[0]]), "seq_id", "is there twice"),
+    "other ops": (
+        _rows(lambda rows: [*rows, *[row | {"dp_rank": 1} for row in rows[1:]]]),
+        "dp_rank",
+        "differ from those of replica 0",
+    ),
+}
+
+
+def _empty(folder: Path) -> Path:
+    table = pq.read_table(write(ROWS, folder / "trace.parquet"))
+    pq.write_table(table.slice(0, 0), folder / "trace.parquet")
+    return folder / "trace.parquet"
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_refused_with_its_field(tmp_path: Path, case: str) -> None:
+    make, field, allowed = BAD[case]
+    with pytest.raises(InputError) as caught:
+        load(make(tmp_path))
+    assert field in caught.value.field
+    assert allowed in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+def test_a_large_trace_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "MOST_ROWS", 5)
+    with pytest.raises(InputError, match="too many rows: at most 5"):
+        load(write(ROWS, tmp_path / "trace.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("meta", "field"),
+    [
+        ("dp_size: 4\npp_size: 2\n", "dp_size"),
+        ("dp_size: 1\npp_size: 2\nworld_size: 3\n", "world_size"),
+        ("dp_size: 1\npp_size: 2\nstages: 2\n", "stages"),
+        ("dp_size: 0\n", "dp_size"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, meta: str, field: str) -> None:
+    (tmp_path / "meta.yaml").write_text(meta)
+    with pytest.raises(InputError) as caught:
+        load(write(ROWS, tmp_path / "trace.parquet"), tmp_path / "meta.yaml")
+    assert field in caught.value.field
+
+
+def test_the_command_says_it_in_one_line_and_exits_with_2(tmp_path: Path) -> None:
+    path = _first(duration=-1.0)(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "engine.cli", "analyze", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    said = [line for line in done.stderr.splitlines() if "first run" not in line]
+    assert said == ["meridian: trace.parquet: duration: -1.0: row 0: must be 0 or more"]
