@@ -31,6 +31,7 @@ class Fault:
     strike: Callable[[Demo, float], None]
     longest_s: float = 0.0
     needs_recovery: bool = False  # it kills ranks
+    empties: bool = False  # what the broker holds is gone
 
     def __call__(self, demo: Demo, draw: random.Random) -> str:
         """Strike; returns what was done, or why nothing was."""
@@ -164,7 +165,7 @@ FAULTS: tuple[Fault, ...] = (
     *(Fault(name=f"end agent {node}", strike=_signal(node, signal.SIGTERM)) for node in NODES),
     *(Fault(name=f"pause agent {node}", strike=_pause_agent(node), longest_s=25) for node in NODES),
     Fault(name="fill the broker", strike=_full, longest_s=40),
-    Fault(name="empty the broker", strike=_emptied),
+    Fault(name="empty the broker", strike=_emptied, empties=True),
     Fault(name="fill the disk", strike=_full_disk, longest_s=30),
     *(
         Fault(name=f"clock of {name} {hours:+d} h", strike=_clock(name, hours * 3600), longest_s=30)

@@ -39,6 +39,7 @@ class Round:
     def __init__(self, demo: Demo, draw: random.Random, *, recovers: bool) -> None:
         self.demo, self.draw, self.recovers = demo, draw, recovers
         self.broken: list[str] = []
+        self.emptied: list[float] = []  # when the broker was emptied
         self.losses: dict[int, float] = {}  # by iteration, as the site has them
         self.document: dict[str, Any] = {}  # of the job
 
@@ -78,6 +79,8 @@ class Round:
             def strike(number: int = number, fault: Any = fault, own: random.Random = own) -> None:
                 log(f"{number:3d} {fault(self.demo, own)}")
 
+            if fault.empties:
+                self.emptied.append(time.time())
             if fault.longest_s:
                 lasting.append(threading.Thread(target=strike, daemon=True))
                 lasting[-1].start()
@@ -93,7 +96,7 @@ class Round:
         before = progress(operator_of(demo), run)
         self._hold("the run trains on", lambda: progress(operator_of(demo), run) >= before + 10)
         self._hold("no node is silent", lambda: 'data-state="silent"' not in operator_of(demo).get("/nodes/"))
-        self._hold("every iteration is there once", lambda: not incomplete(demo, run))
+        self._hold("every iteration is there once", lambda: not incomplete(demo, run, emptied=self.emptied))
         self._hold("a process for each rank", lambda: len(rank_processes(demo)) == gpus_held(demo) == RANKS)
 
     def _check_runs(self, run: str, runs: int) -> None:

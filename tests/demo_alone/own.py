@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -223,11 +223,16 @@ def trains_on(client: Client, run: str, *, iterations: int = 10, seconds: float 
     wait_for(f"{iterations} more iterations", lambda: progress(client, run) >= before + iterations, seconds)
 
 
-def incomplete(demo: Demo, run: str, *, ranks: int = RANKS) -> list[tuple[Any, ...]]:
-    """Iterations up to the newest whole one that the database has not, not whole, or more than once."""
+def incomplete(
+    demo: Demo, run: str, *, ranks: int = RANKS, emptied: Sequence[float] = ()
+) -> list[tuple[Any, ...]]:
+    """Iterations up to the newest whole one that the database has not, not whole, or more than once.
+
+    emptied : when the broker lost its data, in seconds since 1970. What was only there at that time is gone.
+    """
     rows = query(
         demo,
-        "select iteration, count(*), bool_and(loss is not null), sum(ranks), count(distinct iteration)"
+        "select iteration, count(*), bool_and(loss is not null), sum(ranks), min(start)"
         " from live_iterationstat where run_id = %s group by iteration order by iteration",
         int(run),
     )
@@ -239,15 +244,21 @@ def incomplete(demo: Demo, run: str, *, ranks: int = RANKS) -> list[tuple[Any, .
         " where run_id = %s group by iteration",
         int(run),
     )
+    lost = {n + i for n, row in found.items() for i in (-1, 0, 1) if _just_before(row[4], emptied)}
     wrong: list[tuple[Any, ...]] = []
-    for iteration in range(newest):
+    for iteration in sorted(set(range(newest)) - lost):
         row = found.get(iteration)
         if row is None or row[1] != 1 or not row[2] or row[3] != ranks:
             wrong.append(("iteration", iteration, row))
     oldest = min((n for n, _, _ in spans), default=0)  # older spans are forgotten on purpose
     whole = {n for n, count, distinct in spans if count == distinct == ranks}
-    wrong += [("spans", n) for n in range(oldest + 1, newest) if n not in whole]
+    wrong += [("spans", n) for n in range(oldest + 1, newest) if n not in whole | lost]
     return wrong
+
+
+def _just_before(start: float | None, times: Sequence[float]) -> bool:
+    """Whether an iteration that began at `start` may have been on its way at one of `times`."""
+    return start is not None and any(time - 5 <= start <= time + 1 for time in times)
 
 
 def complete(demo: Demo, run: str, seconds: float = 60) -> None:
