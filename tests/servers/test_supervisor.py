@@ -58,20 +58,36 @@ def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
     out = io.StringIO()
     supervisor = Supervisor(Console(out))
-    supervisor.start([service("frail", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")])
+    ranks = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ranks are left"))
+        print("ready", flush=True)
+        time.sleep(600)
+    """
+    agent = replace(service("agent", ranks, AGENTS), stop_signal=signal.SIGINT)
+    supervisor.start([agent])
+    supervisor.watch(until=lambda: "ready" in out.getvalue())
+    supervisor.start([service("frail", "raise SystemExit(7)")])
     with pytest.raises(Failed):
         supervisor.watch()
     supervisor.stop()
-    assert "frail died 2 times in a row, last with signal SIGKILL: stopping everything" in out.getvalue()
+    assert "frail died 2 times in a row, last with status 7: stopping everything" in out.getvalue()
+    assert "ranks are left" in out.getvalue()
 
 
-def test_what_has_lived_for_a_minute_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "lived_s"),
+    [("raise SystemExit(7)", STEADY_S + 1), ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 0)],
+)
+def test_what_has_lived_for_a_minute_or_is_killed_is_never_given_up(
+    monkeypatch: pytest.MonkeyPatch, code: str, lived_s: float
+) -> None:
     monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
     monkeypatch.setattr("webapp.supervisor.children.LONGEST_PAUSE_S", 0.02)
     supervisor = Supervisor(Console(out := io.StringIO()))
-    supervisor.start([service("frail", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")])
+    supervisor.start([service("frail", code)])
     (child,) = supervisor._children
-    child._started -= STEADY_S + 1
+    child._started -= lived_s
     try:
         supervisor.watch(until=lambda: out.getvalue().count("frail died") >= 5)
     finally:

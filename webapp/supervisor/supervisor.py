@@ -13,8 +13,9 @@ from types import FrameType
 from webapp.servers.embedded import EmbeddedServers
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line
+from webapp.servers.postgres import Postgres
 from webapp.servers.valkey import Valkey
-from webapp.supervisor.children import MOST_DEATHS, STEADY_S, Child, in_words, pause_s
+from webapp.supervisor.children import FROM_OUTSIDE, MOST_DEATHS, STEADY_S, Child, in_words, pause_s
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import Service
 
@@ -54,9 +55,11 @@ class Supervisor:
         self._servers = servers
         self._children: list[Child] = []
         self._commands: list[Child] = []
-        self._server_deaths: dict[str, list[float]] = {}
+        self._server_deaths: dict[str, tuple[int, int]] = {}  # in a row, and those of its own
+        self._server_died_at: dict[str, float] = {}
         self._steady_servers: set[str] = set()
         self._since = time.monotonic()
+        self._failed = False
         self._hangs = False
         self._waits_for_space = False
         self._look_at_disk = 0.0
@@ -145,7 +148,11 @@ class Supervisor:
                 self._mend(child)
 
     def stop(self) -> None:
-        """Stop commands, the children stage by stage (agents and their ranks first), then the servers."""
+        """Stop commands, the children stage by stage (agents and their ranks first), then the servers.
+
+        Where the site cannot go on, ranks are left to train until it is started again, for as long as they
+        wait for their agents (MERIDIAN_KEEP_RANKS_S).
+        """
         self._end(self._commands)
         for stage in sorted({child.service.stage for child in self._children}):
             self._end([child for child in self._children if child.service.stage == stage])
@@ -157,7 +164,7 @@ class Supervisor:
 
     def _end(self, group: Sequence[Child]) -> None:
         shown = [*self._children, *self._commands]
-        _end(group, lambda: self._pump(shown), lambda: self._signals > 1)
+        _end(group, lambda: self._pump(shown), lambda: self._signals > 1, leave_ranks=self._failed)
 
     def _mend(self, child: Child) -> None:
         if child.alive:
@@ -167,9 +174,10 @@ class Supervisor:
             name = child.service.name
             if child.hopeless:
                 self.say(
-                    f"{name} died {child.deaths} times in a row, last with {status}: stopping everything"
+                    f"{name} died {child.faults} times in a row, last with {status}: stopping everything"
                 )
                 self._quote(child)
+                self._failed = True
                 raise Failed
             assert child.restart_at is not None
             self.say(
@@ -191,23 +199,26 @@ class Supervisor:
                 continue
             status = in_words(server.child.returncode)
             self.say(f"{server.name} died with {status}: {last_line(server.log)}")
-            self._restart_server(server.name, pause_s(self._deaths_of(server.name)))
+            self._restart_server(server.name, pause_s(self._deaths_of(server)))
 
-    def _deaths_of(self, name: str) -> int:
+    def _deaths_of(self, server: Postgres | Valkey) -> int:
         """Count a death of a server; returns how many there were in a row, each within a minute.
 
-        Raises Failed where it has never lived for that long.
+        Raises Failed where it has never lived for that long, and ended by itself each time.
         """
-        now = time.monotonic()
-        deaths = self._server_deaths.get(name, [])
-        if now - (deaths[-1] if deaths else self._since) > STEADY_S:
+        now, name = time.monotonic(), server.name
+        deaths, faults = self._server_deaths.get(name, (0, 0))
+        if now - self._server_died_at.get(name, self._since) > STEADY_S:
             self._steady_servers.add(name)
-            deaths = []
-        self._server_deaths[name] = [*deaths, now]
-        if len(deaths) + 1 >= MOST_DEATHS and name not in self._steady_servers:
+            deaths = 0
+        assert server.child is not None
+        faults += server.child.returncode not in FROM_OUTSIDE
+        self._server_deaths[name], self._server_died_at[name] = (deaths + 1, faults), now
+        if faults >= MOST_DEATHS and name not in self._steady_servers:
             self.say(f"{name} keeps dying: stopping everything")
+            self._failed = True
             raise Failed
-        return len(deaths) + 1
+        return deaths + 1
 
     def _watch_pulse(self, broker: Valkey) -> None:
         """Say that our own broker hangs, and end it if it does so for long; it is then started again."""
@@ -247,7 +258,7 @@ class Supervisor:
             )
             self._server_deaths.clear()
             for child in self._children:
-                child.deaths = 0
+                child.deaths = child.faults = 0
         return self._waits_for_space
 
     def _down(self) -> list[str]:
@@ -287,10 +298,12 @@ class Supervisor:
         self._signals += 1
 
 
-def _end(children: Sequence[Child], pump: Callable[[], None], hurry: Callable[[], bool]) -> None:
+def _end(
+    children: Sequence[Child], pump: Callable[[], None], hurry: Callable[[], bool], *, leave_ranks: bool
+) -> None:
     """The signal to stop to all at once, SIGKILL to each after its own patience, or on a second Ctrl-C."""
     for child in children:
-        child.signal(child.service.stop_signal)
+        child.signal(signal.SIGTERM if leave_ranks else child.service.stop_signal)
     began = time.monotonic()
     while any(child.alive for child in children):
         for child in children:
