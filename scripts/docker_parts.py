@@ -119,6 +119,7 @@ def site(image: Image, place: Path) -> None:
             image.room.copy_in(path, "/run/secrets/", owner=None, into=True)
         values = {
             "MERIDIAN_HOSTS": "meridian.example.org",
+            "MERIDIAN_PROXY_IPS": "127.0.0.1",
             "MERIDIAN_NODE_VALKEY_URL": "redis://10.0.0.5:6379/0",
         }
         services = compose("docker/compose.yaml", values)["services"]
@@ -227,7 +228,8 @@ def _valkey(place: Path) -> Iterator[str]:
         ["sh", ROOT / "docker/valkey.sh"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     )
     try:
-        values = {"MERIDIAN_HOSTS": "any", "MERIDIAN_NODE_VALKEY_URL": "any"}
+        names = ("MERIDIAN_HOSTS", "MERIDIAN_PROXY_IPS", "MERIDIAN_NODE_VALKEY_URL")
+        values = dict.fromkeys(names, "any")
         test = compose("docker/compose.yaml", values)["services"]["valkey"]["healthcheck"]["test"][1]
         line = test.replace("/run/secrets/valkey_password", str(folder / "password"))
         began = time.monotonic()

@@ -79,7 +79,7 @@ def run(start: CoordinatorStart, *, events_fd: int, life_fd: int) -> None:
         me = start.identity
         worker = Identity(rank=me.rank, run=me.run, generation=me.generation, secret=me.secret)
         decoder = fork_decoder(Path(settings.checkpoint), worker, dtype=settings.dtype)
-    store = open_store(start.spec, start.port)
+    store = open_store(start.spec, start.port, start.identity.rank)
     asyncio.run(_Process(start, decoder[1] if decoder else None, store, events_fd).run(life_fd))
 
 

@@ -8,7 +8,6 @@ sent in N (its activations, and through them every all-reduce), so at the start 
 import time
 from typing import Protocol
 
-from engine.control.errors import PeerLost
 from engine.job.events import training
 from engine.job.events.base import Emit
 
@@ -69,7 +68,4 @@ class Boundary:
         return iteration
 
     def _follow(self) -> int | None:
-        try:
-            return int(self._store.get(KEY)) if self._store.check([KEY]) else None
-        except RuntimeError as error:
-            raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None
+        return int(self._store.get(KEY)) if self._store.check([KEY]) else None

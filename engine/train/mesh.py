@@ -2,15 +2,16 @@
 
 import json
 import os
+import socket
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 import torch
 import torch.distributed
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo
 
-from engine.control.errors import PeerLost
+from engine.control.rendezvous import RENDEZVOUS_S
 from engine.control.silence import WAIT_S
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
@@ -21,10 +22,9 @@ from engine.train.exchange import raw
 from engine.train.recovery.cuts import Cuts
 from engine.train.ring import Ring
 from engine.train.staging import StagedSums
+from engine.train.store import RunStore, join_store, serve_store
 from engine.train.wiring import neighbours
 from engine.transport import Address, Endpoint, LinkShape, Peer, TlsFiles
-
-RENDEZVOUS_S = 120.0
 
 
 class Mesh:
@@ -54,7 +54,9 @@ class Mesh:
         self.spec, self.me, self.job, self._schedule = spec, me, spec.job, schedule
         self._also, self._cuts = also, cuts
         self._neighbours = neighbours(schedule, me.stage)
-        self.store = _store(spec, port, listen_fd)
+        if listen_fd is not None:
+            serve_store(spec, me.rank, socket.socket(fileno=listen_fd))
+        self.store = open_store(spec, port, me.rank)
         self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks if a.leads}
         local = sorted(a.rank for a in spec.ranks if a.dc == me.dc and a.leads)
         shards = {a.pipeline: a for a in spec.ranks if (a.stage, a.shard) == (me.stage, me.shard)}
@@ -90,7 +92,7 @@ class Mesh:
         count = self.store.add(f"{name}/count", 1)
         if count == len(self.spec.ranks):
             self.store.set(f"{name}/all", "1")
-        self._store_wait(f"{name}/all", WAIT_S)
+        self.store.wait([f"{name}/all"], timedelta(seconds=WAIT_S))
 
     def share(self, key: str, value: Any) -> None:
         """Publish a JSON value of this rank."""
@@ -132,12 +134,6 @@ class Mesh:
         """Close the transport; gloo's sockets go with the process."""
         if self.endpoint is not None:
             self.endpoint.close()
-
-    def _store_wait(self, key: str, seconds: float) -> None:
-        try:
-            self.store.wait([key], timedelta(seconds=seconds))
-        except RuntimeError as error:
-            raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None
 
     def _has_lan_neighbour(self) -> bool:
         # All ranks of a DC must answer alike: whether any two neighbouring stages are in it.
@@ -276,23 +272,6 @@ def wan_peer(
     )
 
 
-def open_store(spec: LaunchSpec, port: int) -> PrefixStore:
-    """The rendezvous store of a run, for a process that is none of its ranks. Raises PeerLost."""
-    return _store(spec, port, None)
-
-
-def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
-    limit = timedelta(seconds=RENDEZVOUS_S)
-    try:
-        store = TCPStore(
-            spec.rendezvous_host,
-            port,
-            is_master=listen_fd is not None,
-            wait_for_workers=False,
-            timeout=limit,
-            master_listen_fd=listen_fd,
-        )
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise PeerLost(f"no rendezvous at {spec.rendezvous_host}:{port}: {reason}") from None
-    return PrefixStore(f"{spec.run}/{spec.generation}/{spec.attempt}", store)
+def open_store(spec: LaunchSpec, port: int, me: int) -> RunStore:
+    """The rendezvous store of a run, for the process that is `me` in it. Raises PeerLost."""
+    return join_store(spec, me, (spec.rendezvous_host, port), peer=spec.first_rank)

@@ -25,6 +25,7 @@ from engine.control.recovery_lead import Lead
 from engine.control.recovery_messages import FROM_LEADER, Halted, Welcome
 from engine.control.recovery_messages import LISTENERS as RECOVERY
 from engine.control.recovery_messages import Hello as RecoveryHello
+from engine.control.rendezvous import FROM_STORE, Add, StoreServer
 from engine.control.thread_driver import BlockingChannel
 from engine.inputs import Document
 from engine.job.launch import LOCALHOST, single_machine
@@ -280,6 +281,24 @@ def probe(keep: ExitStack) -> Iterator[Target]:
     )
 
 
+@contextmanager
+def rendezvous(keep: ExitStack) -> Iterator[Target]:
+    server = StoreServer(socket.create_server((LOCALHOST, 0)), ME)
+    keep.callback(server.close)
+
+    def works(channel: BlockingChannel[Any]) -> None:
+        channel.send(Add(key="number", amount=1))
+        assert next(channel.messages()).number > 0
+
+    yield Target(
+        port=server.port,
+        members=(replace(ME, rank=1),) * 3,
+        peer=0,
+        join=_join(server.port, 0, FROM_STORE, None),
+        works=works,
+    )
+
+
 def _socket(port: int, peer: int) -> Callable[[Identity], Any]:
     join = _join(port, peer, FROM_COORDINATOR, None)
     return lambda me: join(me)._socket
@@ -335,6 +354,7 @@ ALL = {
     "swap": swap,
     "prefill coordinator": coordinator,
     "probe": probe,
+    "rendezvous store": rendezvous,
     "KV caches": caches,
     "hidden states": hidden_states,
 }

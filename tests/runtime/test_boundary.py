@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.control.errors import PeerLost
 from engine.errors import InputError
 from engine.job.launch import LaunchSpec, single_machine
 from engine.train.boundary import KEY, Boundary
@@ -66,15 +65,6 @@ def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at
     if said:
         assert at[0] == min(steps, said[0]["iteration"] + 1)
         assert int(store.get(KEY)) == said[0]["iteration"]
-
-
-def test_a_store_that_is_gone_is_the_loss_of_a_peer_not_a_cause() -> None:
-    class Gone(Store):
-        def check(self, keys: list[str]) -> bool:
-            raise RuntimeError("Connection reset\nstack")
-
-    with pytest.raises(PeerLost, match="Connection reset"):
-        Boundary(Gone(), rank=1, stop_flag=b"\0", leads=False, emit=print).passed(0)
 
 
 @pytest.mark.long

@@ -9,11 +9,10 @@ all find it in time (as with engine.train.boundary).
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from engine.control.errors import PeerLost
 from engine.errors import InputError
 from engine.job.adapt.judge import Judge, Verdict
 from engine.job.adapt.measured import as_rows, planned, slowest, summary
@@ -27,7 +26,6 @@ from engine.schedule.timing import DeadlockError
 from engine.simulate.spans import Span
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
 WARM_UP = 2  # iterations that are not judged
 # A greedy plan is there within milliseconds and can be announced at once; a search runs during training.
@@ -54,7 +52,7 @@ class Follower:
     def report(self, iteration: int, spans: Sequence[Span]) -> None:
         """Tell the first rank what an iteration took here. Raises PeerLost where that rank is gone."""
         value = json.dumps([iteration, summary(spans)])
-        _from_store(lambda: self._store.set(_report_key(iteration, self._rank), value))
+        self._store.set(_report_key(iteration, self._rank), value)
 
     def before(self, iteration: int) -> Schedule | None:
         """The schedule that holds from `iteration` on, where it is another; asked at its start.
@@ -78,10 +76,10 @@ class Follower:
 
     def _announced(self, iteration: int) -> tuple[int, Schedule] | None:
         key = f"adapt/plan/{self._plans}"
-        if not _from_store(lambda: self._store.check([key])):
+        if not self._store.check([key]):
             return None
         self._plans += 1
-        begins, text = json.loads(_from_store(lambda: self._store.get(key)))
+        begins, text = json.loads(self._store.get(key))
         return begins, parse_schedule(text)
 
 
@@ -138,9 +136,9 @@ class Leader(Follower):
     def _reports(self, iteration: int) -> list[Any] | None:
         """(iteration, summary) of every rank; None while one has not reported."""
         keys = [_report_key(iteration, rank) for rank in self._ranks]
-        if not _from_store(lambda: self._store.check(keys)):
+        if not self._store.check(keys):
             return None
-        reports = [json.loads(text) for text in _from_store(lambda: self._store.multi_get(keys))]
+        reports = [json.loads(text) for text in self._store.multi_get(keys)]
         return None if any(number < iteration for number, _ in reports) else reports
 
     def _plan(self, verdict: Verdict) -> None:
@@ -165,9 +163,7 @@ class Leader(Follower):
             self._judge.expect(self._expected)
             return None
         begins = iteration + 1
-        _from_store(
-            lambda: self._store.set(f"adapt/plan/{self._plans}", json.dumps([begins, str(result.schedule)]))
-        )
+        self._store.set(f"adapt/plan/{self._plans}", json.dumps([begins, str(result.schedule)]))
         self._plans += 1
         self._publish(begins, result)
         self._schedule = result.schedule
@@ -205,10 +201,3 @@ class Leader(Follower):
 
 def _report_key(iteration: int, rank: int) -> str:
     return f"adapt/report/{iteration % SLOTS}/{rank}"
-
-
-def _from_store(read: Callable[[], T]) -> T:
-    try:
-        return read()
-    except RuntimeError as error:
-        raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None

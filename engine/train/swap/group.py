@@ -7,21 +7,23 @@ of an older group can be taken for this one's.
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from torch import Tensor
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore
 
+from engine.control.rendezvous import RENDEZVOUS_S
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import BUCKET_BYTES
 from engine.train.exchange import finish
-from engine.train.mesh import RENDEZVOUS_S, gloo_group, wan_peer
+from engine.train.mesh import gloo_group, wan_peer
 from engine.train.ring import Ring
+from engine.train.store import RunStore, join_store, serve_store
 from engine.train.swap.messages import Address, Member
 from engine.transport import Endpoint, Peer, TlsFiles
 
 SUMS_PER_EPOCH = 1 << 32  # numbers kept apart for the sums of one epoch
+SWAP_STORE = "swap store"
 
 
 class Groups:
@@ -30,16 +32,8 @@ class Groups:
     def __init__(self, spec: LaunchSpec, me: RankAssignment) -> None:
         self._spec, self._me, self._job = spec, me, spec.job
         self._by_rank = {assignment.rank: assignment for assignment in spec.ranks}
-        with socket.create_server((me.host, 0), backlog=128) as listener:
-            # The store takes over the socket: a port of its own that nobody can take in between.
-            self._store = TCPStore(
-                me.host,
-                listener.getsockname()[1],
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=RENDEZVOUS_S),
-                master_listen_fd=listener.detach(),
-            )
+        self._store = serve_store(spec, me.rank, socket.create_server((me.host, 0), backlog=128), SWAP_STORE)
+        self._meets: RunStore | None = None  # where the group of this epoch met; torch does not hold it
         self._endpoint = (
             self._new_endpoint() if len({dc for (dc,) in self._job.dcs_of_pipeline}) > 1 else None
         )
@@ -115,16 +109,12 @@ class Groups:
         self._connect([m for m in members if m.rank in (ring[here - 1], ring[(here + 1) % len(ring)])])
         return Ring(self._endpoint, ring, first=epoch * SUMS_PER_EPOCH)
 
-    def _met_at(self, member: Member) -> Any:
-        if member.rank == self._me.rank:
-            return self._store
-        return TCPStore(
-            self._by_rank[member.rank].host,
-            member.store,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=RENDEZVOUS_S),
-        )
+    def _met_at(self, member: Member) -> RunStore:
+        if self._meets is not None:
+            self._meets.close()
+        address = self._by_rank[member.rank].host, member.store
+        self._meets = join_store(self._spec, self._me.rank, address, peer=member.rank, name=SWAP_STORE)
+        return self._meets
 
     def _connect(self, members: Sequence[Member]) -> None:
         assert self._endpoint is not None
