@@ -24,13 +24,17 @@ def run(
 def test_the_cheap_experiments_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    names = ["atlas-fig6", "atlas-table1", "atlas-single-tcp", "atlas-fig3", "atlas-fig9"]
+    names = ["atlas-fig6", "atlas-table1", "atlas-single-tcp", "atlas-multi-tcp", "atlas-fig3", "atlas-fig9"]
     status, out, err = run(monkeypatch, capsys, *names, "--json", "--out", str(tmp_path / "report"))
     assert status == 0, out
-    rows = json.loads(out)["rows"]
-    ours = {row["name"]: row["ours"] for row in rows}
+    answer = json.loads(out)
+    ours = {row["name"]: row["ours"] for row in answer["rows"]}
     assert (ours["fig6 varuna"], ours["fig6 atlas"]) == (38, 36)
-    assert [ours[f"connections for 5 Gbps at {ms} ms"] for ms in (10, 20, 30, 40)] == [5, 9, 13, 18]
+    assert len(answer["rows"]) == answer["met"] + answer["explained"] + answer["refuted"]
+    order = [f"multiple TCP, M = {m}: Atlas {o} over GPipe" for m in (4, 16) for o in ("in turns", "auto")]
+    notes = {row["name"]: row["note"] for row in answer["rows"]}
+    for name, taken in zip(order, (30, 28, 81, 76), strict=True):
+        assert f"{taken} slots of F" in notes[name]
     page = (tmp_path / "report" / "report.md").read_text()
     assert "report.md" in err
     for line in page.splitlines():
