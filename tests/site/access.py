@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.site.computations import comparison, placement, plan_asked_for
+from tests.site.computations import comparison, placement, plan_asked_for, queued
 from tests.site.telemetry import measure
 from tests.site.tenancies import ask, give_key, grant
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
+from webapp.computations.models import ComputationKind
 from webapp.inventory.services import offer_join, record_measurement
 from webapp.jobs.models import Run
 from webapp.live.models import SpanBatch
@@ -88,6 +89,10 @@ def dc(world: World) -> Args:
 
 def compared(world: World) -> Args:
     return {"pk": comparison(world).pk}
+
+
+def papers_asked_for(world: World) -> Args:
+    return {"pk": queued(world, {"experiments": ["atom-table2"]}, ComputationKind.PAPERS).pk}
 
 
 def compared_policy(world: World) -> Args:
@@ -306,6 +311,11 @@ ACCESS: dict[str, Access] = {
     "planning:plan-document": Access(get=TEAM, post=TEAM, args=plan),
     "design:network": Access(get=READERS, post=READERS),
     "design:swap": Access(get=READERS, post=READERS),
+    "design:papers": Access(get=READERS),
+    "design:paper": Access(get=READERS, args=lambda w: {"name": "atom"}),
+    "design:papers-computing": Access(get=READERS),
+    "design:papers-run": Access(post=OPERATORS, data={"what": "nothing"}),
+    "design:papers-cancel": Access(post=TEAM_OPERATORS, args=papers_asked_for),
     "schedules:schedule-list": Access(get=READERS, post=READERS),
     "schedules:schedule-create": Access(get=OPERATORS, post=OPERATORS),
     "schedules:schedule-detail": Access(get=TEAM, post=TEAM, args=compared),

@@ -33,6 +33,7 @@ class ComputationKind(models.TextChoices):
     REFINE = "refine", "Refinement"
     PLAN = "plan", "Plan"
     RUN = "run", "Schedule of a run"
+    PAPERS = "papers", "Papers"
 
 
 class ComputationQuerySet(ArchivableQuerySet):
