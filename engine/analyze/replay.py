@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.analyze import replay_kernel as kernel
 from engine.analyze.graph import Graph
+from engine.analyze.kernels import replay as kernel
 from engine.analyze.trace import KIND_OF, OPTIMIZER, Floats, Ints
 from engine.errors import InputError
 

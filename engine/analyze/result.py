@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.analyze.formats import Loaded
 from engine.analyze.graph import Graph
 from engine.analyze.idle import Idle, idle_of
 from engine.analyze.replay import Replay
@@ -158,26 +159,21 @@ class Analysis:
             }
 
 
-def analyze(trace: Trace, graph: Graph | None, *, has_launch_delays: bool = True) -> Analysis:
+def analyze(loaded: Loaded) -> Analysis:
     """What a trace says.
-
-    Parameters
-    ----------
-    graph : what waits for what; None where the format does not say.
-    has_launch_delays : False where transfers are not in the trace, and their time would pass for delays.
 
     Raises
     ------
     InputError
         The ops of the trace wait for each other.
     """
-    notes = (*trace.notes, *(graph.notes if graph else ()))
+    trace, graph = loaded.trace, loaded.graph
     return Analysis(
         trace=trace,
         idle=idle_of(trace),
         slowdowns=_slowdowns(graph) if graph else None,
-        notes=notes,
-        has_launch_delays=has_launch_delays,
+        notes=(*trace.notes, *(graph.notes if graph else ())),
+        has_launch_delays=loaded.has_launch_delays,
     )
 
 

@@ -23,14 +23,15 @@ MOST_PATH_SHOWN = 12
 def command(trace: Path, meta: Path | None, as_json: bool) -> None:
     """Say where the time of a measured run went.
 
-    TRACE is a parquet file of ByteDance's StragglerAnalysis, whose layout --meta names.
+    TRACE is a file of spans (of `meridian train --spans`, or an answer of `meridian simulate --json`), or a
+    parquet file of ByteDance's StragglerAnalysis, whose layout --meta names.
 
     The answer has the utilization and the bubbles, and replays the steps: as measured without launch
     delays, and ideal, where every op takes what its kind takes on average. Slowdowns are those of the ideal
     steps with one kind of op, stage, replica or worker as measured.
     """
     announce_replay_compilation()
-    answer = analyze(*load(trace, meta)).as_dict()
+    answer = analyze(load(trace, meta)).as_dict()
     if as_json:
         click.echo(json.dumps(answer, allow_nan=False))
     else:

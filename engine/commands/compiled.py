@@ -34,7 +34,7 @@ def announce_prefill_compilation() -> None:
 
 def announce_replay_compilation() -> None:
     """The same for the kernels that replay traces."""
-    from engine.analyze import replay_kernel as kernels
+    from engine.analyze.kernels import replay as kernels
 
     if not all(_cached(kernel, kernels.__file__) for kernel in (kernels.sort, kernels.replay)):
         click.echo("meridian: first run: compiling the replay kernels (seconds; then cached)", err=True)

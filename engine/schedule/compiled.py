@@ -22,7 +22,14 @@ from typing import Any
 
 ENGINE = Path(__file__).parents[1]
 # Folders whose files hold kernels, or named tuples that kernels take.
-HOLD_KERNELS = ("schedule", "schedule/searching", "simulate", "analyze", "plan/placement", "prefill/kernels")
+HOLD_KERNELS = (
+    "schedule",
+    "schedule/searching",
+    "simulate",
+    "analyze/kernels",
+    "plan/placement",
+    "prefill/kernels",
+)
 
 
 def digest(files: Iterable[Path]) -> str:

@@ -21,7 +21,7 @@ ROUNDING = 1e-7
 
 
 def analysed(path: Path, meta: Path | None = None) -> dict[str, Any]:
-    return analyze(*load(path, meta)).as_dict()
+    return analyze(load(path, meta)).as_dict()
 
 
 @pytest.fixture(scope="module", params=["AR", "ST"])
