@@ -18,6 +18,7 @@ PAPERS = {
     "rail-only": "engine.reproduce.rail_only",
     "dtfm": "engine.reproduce.dtfm",
     "bubbletea": "engine.reproduce.bubbletea",
+    "sailor": "engine.reproduce.sailor",
 }
 # What a figure may move away from its expected deviation, as a share of the printed one. Every run is
 # determined by its input, so this only leaves room for another machine's rounding.

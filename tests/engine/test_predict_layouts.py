@@ -16,6 +16,7 @@ from engine.errors import InputError
 from engine.model.layer_profiles import LayerProfiles, LayerSizes, read_profiles, read_sizes
 from engine.plan.layouts.layout import Layout, read_runs
 from engine.plan.layouts.predict import Network, Tables, predict, read_bandwidths, shipped
+from engine.reproduce import sailor
 
 DATA = Path(__file__).parents[2] / "engine/data/sailor"
 LAYERS = 6
@@ -126,6 +127,14 @@ def test_the_15_measured_runs_are_met_by_the_shipped_profiles() -> None:
     assert sum(times) / 15 < 0.12
     assert max(times) < 0.30
     assert sum(memory) / 15 < 0.10
+
+
+def test_reproduce_has_a_row_for_the_time_and_the_memory_of_each_run() -> None:
+    outcomes = [experiment.run() for experiment in sailor.EXPERIMENTS]
+    assert [len(outcome.rows) for outcome in outcomes] == [16, 16]
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    assert len({row.name for row in rows}) == 32
+    assert [row.status for row in rows if row.ok] == ["met"] * 32
 
 
 @pytest.mark.parametrize(("stages", "m"), [(1, 5), (2, 4), (3, 8), (6, 7)])
