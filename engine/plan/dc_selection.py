@@ -220,8 +220,11 @@ def timed_option(
     if request.allreduce:
         bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
         allreduce_ms = 1e3 * job.all_reduce_s(option.pipelines, bandwidth)
-    update_ms = 1e3 * max(one.update_s for one in job.profiles(gpus_of_stages(cluster, option.partitions)))
-    iteration_ms = figures.makespan_ms + allreduce_ms + update_ms
+    update_ms = None
+    if request.job.layer_profiles is not None:
+        placed = job.profiles(gpus_of_stages(cluster, option.partitions))
+        update_ms = 1e3 * max(stage.update_s for stage in placed)
+    iteration_ms = figures.makespan_ms + allreduce_ms + (update_ms or 0.0)
     throughput = option.pipelines / (iteration_ms / 1e3)
     tokens = job.tokens_per_microbatch
     return replace(
@@ -232,7 +235,7 @@ def timed_option(
         memory_gb_per_gpu=_memory_gb(option, figures.held_bytes),
         utilization=figures.utilization,
         allreduce_ms=allreduce_ms,
-        update_ms=update_ms or None,
+        update_ms=update_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -243,6 +244,20 @@ def test_another_shipped_model_needs_no_change() -> None:
     ]
     output = 20971520 / 22.9e9
     assert one.pipelines_s == pytest.approx(one_f_one_b(*times, [output], 16))
+
+
+def test_the_example_of_the_page_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = DATA.parents[2]
+    monkeypatch.chdir(root)
+    (code,) = re.findall("```python\n(.*?)```", (root / "docs/predict.md").read_text(), re.DOTALL)
+    exec(compile(code, "docs/predict.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    runs = read_runs(json.loads((DATA / "measured_iterations.json").read_text()))
+    assert [float(line.split()[1]) for line in printed] == [
+        predict(run.layout(), shipped()).iteration_s for run in runs
+    ]
 
 
 @pytest.mark.parametrize(
