@@ -2,18 +2,20 @@
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2 as httpx
+import psutil
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.security.served_site import ServedSite, answer_of, answers, is_closed, served_site
 from tests.waiting import LIMIT_S, until
-from webapp.edge.bodies import most_bytes
+from webapp.edge.bodies import OF_ONE_ADDRESS, most_bytes
 
 SPOOL = "spool"
 HALF_HEAD = b"POST /login/ HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half"
@@ -147,3 +149,62 @@ def test_an_address_has_so_many_connections(patient: ServedSite) -> None:
     for line in (*held, *more):
         line.close()
     until(lambda: answer_of(patient.connect(get)).status == 200, every_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
+    """A site that takes 30 connections in all. Only an answer that is not taken is late."""
+    limits = {"MERIDIAN_HEAD_TIMEOUT_S": "600", "MERIDIAN_BODY_TIMEOUT_S": "600"}
+    limits |= {"MERIDIAN_CONNECTIONS": "30", "MERIDIAN_SEND_TIMEOUT_S": "1"}
+    with served_site(tmp_path_factory.mktemp("full"), **limits) as found:
+        yield found
+
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+def test_the_site_has_so_many_connections_in_all(full: ServedSite) -> None:
+    held = [full.connect(HALF_HEAD) for _ in range(30)]
+    answer = until(lambda: (found := answer_of(full.connect(GET))).status == 503 and found, every_s=0.1)
+    assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("5", "close")
+    assert b"as many connections as it can hold" in answer.body  # type: ignore[attr-defined]
+    more = [full.connect(HALF_HEAD) for _ in range(40)]
+    assert is_closed(more[-1]), "beyond twice as many nothing is answered any more"
+    for line in (*held, *more):
+        line.close()
+    until(lambda: answer_of(full.connect(GET)).status == 200, every_s=0.1)
+
+
+def test_an_answer_that_nobody_takes_ends_its_connection(full: ServedSite) -> None:
+    large = b"GET /static/plotly/plotly.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(("127.0.0.1", full.port))
+        line.sendall(large)
+        assert line.recv(1 << 12).startswith(b"HTTP/1.1 200")
+        mine = line.getsockname()
+
+        def held() -> bool:
+            # By the process that has it open: the kernel itself keeps on sending what it has.
+            return any(one.raddr == mine and one.pid for one in psutil.net_connections("tcp"))
+
+        assert held()
+        until(lambda: not held(), every_s=0.1)
+
+
+def test_an_address_sends_so_many_large_documents_at_once(full: ServedSite) -> None:
+    most = most_bytes("/v1/completions")
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {most}\r\n\r\n{{"
+    held = [full.connect(head.encode()) for _ in range(OF_ONE_ADDRESS)]
+
+    def status() -> int:
+        small = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}"
+        return answer_of(full.connect(small)).status
+
+    until(lambda: status() == 429, every_s=0.1)
+    answer = answer_of(full.connect(head.encode()))
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+    assert b"Your address sends too many large requests" in answer.body  # type: ignore[attr-defined]
+    for line in held:
+        line.close()
+    until(lambda: status() != 429, every_s=0.1)

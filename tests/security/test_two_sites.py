@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 from django.core.management import call_command
+from redis.asyncio import Redis as AsyncRedis
 
 from tests.site.test_ingest import url_of_test_database
 from webapp.common import broker
 from webapp.computations import claim
 from webapp.computations.models import SiteIdentity
+from webapp.live.ingest import Ingest
 
 OTHER = {"site": "another", "where": "database shop on db.example"}
 
@@ -44,6 +47,38 @@ def test_the_broker_of_another_site_is_refused_with_the_remedy(db: Any) -> None:
     assert json.loads(broker.client().get(claim.KEY) or "") == OTHER, "the other one keeps it"
     claim.claim_broker(take=True)
     claim.claim_broker()
+
+
+async def look_again(ingest: Ingest) -> None:
+    """What ingest does every few seconds."""
+    ingest._looked = 0.0
+    await ingest.round()
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_broker_that_was_emptied_is_claimed_again(settings: Any) -> None:
+    async with AsyncRedis.from_url(settings.VALKEY_URL, decode_responses=True) as client:
+        ingest = Ingest(client)
+        await look_again(ingest)
+        held = await client.get(claim.KEY)
+        assert held
+        await client.delete(claim.KEY)
+        await look_again(ingest)
+        assert await client.get(claim.KEY) == held
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_ingest_says_once_that_another_site_took_the_broker(settings: Any) -> None:
+    async with AsyncRedis.from_url(settings.VALKEY_URL, decode_responses=True) as client:
+        ingest = Ingest(client)
+        await client.set(claim.KEY, json.dumps(OTHER))
+        with structlog.testing.capture_logs() as logs:
+            await look_again(ingest)
+            await look_again(ingest)
+        said = [line["error"] for line in logs if line["event"] == "another site uses the broker"]
+        assert len(said) == 1
+        assert "database shop on db.example" in said[0]
+        assert json.loads(await client.get(claim.KEY) or "") == OTHER
 
 
 @pytest.mark.parametrize("command", [("migrate", "--no-input"), ("ingest",), ("claim_broker",)])

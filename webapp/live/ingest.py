@@ -26,6 +26,7 @@ from engine.job.events.event import Event, from_json
 from webapp.common import broker
 from webapp.common.broker import CHANGES, PROBE
 from webapp.computations import liveness
+from webapp.computations.claim import BrokerTaken, claim_broker
 from webapp.inventory.models import Node
 from webapp.inventory.services import NodeUsers, bound_reports, cut_crowds
 from webapp.live import recent
@@ -87,6 +88,7 @@ class Ingest:
         self._counts: tuple[dict[str, int], int] = {}, MOST_ENTRIES  # see `counts`
         self._deaf = False  # nodes could not be heard since the last beat
         self._takes_writes = True
+        self._taken = ""  # who else uses the broker
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -137,6 +139,7 @@ class Ingest:
         names = await sync_to_async(lambda: list(Node.objects.values_list("name", flat=True)))()
         await self._bound(names)
         await self._mend_users()
+        await self._keep_claim()
         await self._try_to_write()
         wanted = {stream_of(name): name for name in names} | {CHANGES: ""}
         for stream in wanted.keys() - self._nodes.keys() if self._looked else list(wanted):
@@ -167,6 +170,19 @@ class Ingest:
         if lost:
             log.warning("the broker had lost nodes: given back", nodes=lost)
             self._deaf = True
+
+    async def _keep_claim(self) -> None:
+        """Claim the broker again where it lost that, or another site could take it without a word."""
+        try:
+            await sync_to_async(claim_broker)()
+            taken = ""
+        except OutOfMemoryError:  # it has lost the claim, and is full: later
+            return
+        except BrokerTaken as error:
+            taken = str(error)
+        if taken and taken != self._taken:
+            log.error("another site uses the broker", error=taken)
+        self._taken = taken
 
     async def _try_to_write(self) -> None:
         """Find out whether nodes can append: not to a broker that is full, read-only or without a disk."""

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from webapp.servers.errors import ServersError
 from webapp.servers.places import demo_model
+from webapp.supervisor.given_files import SECRET
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 # A node must work with its own broker user alone: what opens the site's doors is kept from it.
-_NOT_FOR_NODES = ("DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE", "MERIDIAN_SECRET_KEY")
+_NOT_FOR_NODES = frozenset(
+    ("DJANGO_SETTINGS_MODULE", "MERIDIAN_EMAIL_PASSWORD", *SECRET, *(f"{name}_FILE" for name in SECRET))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
