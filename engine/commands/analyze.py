@@ -23,7 +23,8 @@ MOST_PATH_SHOWN = 12
 def command(trace: Path, meta: Path | None, as_json: bool) -> None:
     """Say where the time of a measured run went.
 
-    TRACE is a file of spans (of `meridian train --spans`, or an answer of `meridian simulate --json`), or a
+    TRACE is a file of spans (of `meridian train --spans`, or an answer of `meridian simulate --json`), a
+    Chrome trace with an event for each op, a folder with the profiles of all ranks by torch.profiler, or a
     parquet file of ByteDance's StragglerAnalysis, whose layout --meta names.
 
     The answer has the utilization and the bubbles, and replays the steps: as measured without launch

@@ -1,5 +1,7 @@
 """`meridian analyze` of what is no trace: exit 2, and one line with file, field and what is allowed."""
 
+import gzip
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.analyze import parquet
+from engine.analyze import json_columns, parquet
 from engine.analyze.formats import load
 from engine.errors import InputError
 from tests.engine.op_traces import op, two_stages, write
@@ -48,13 +50,38 @@ def _null(folder: Path) -> Path:
     return folder / "trace.parquet"
 
 
+def _events(change: dict[str, Any]) -> Callable[[Path], Path]:
+    event = {"ph": "X", "name": "F0", "pid": 0, "tid": 0, "ts": 0, "dur": 1}
+    return _bytes(json.dumps({"traceEvents": [event | change]}).encode())
+
+
+def _span(**change: Any) -> bytes:
+    span = {"track": "gpu", "op": "F", "pipeline": 0, "stage": 0, "microbatch": 0, "start": 0.0, "end": 1.0}
+    return json.dumps(span | change).encode() + b"\n"
+
+
 BAD = {
     "no file": (lambda folder: folder / "gone", "TRACE", "cannot be read (No such file"),
-    "a folder": (lambda folder: folder, "TRACE", ""),
+    "an empty folder": (lambda folder: folder, "TRACE", "no file in this folder"),
     "empty": (_bytes(b""), "TRACE", "not a trace"),
     "text": (_bytes(b"hello"), "TRACE", "not a trace"),
     "torn parquet": (_bytes(b"PAR1" + b"\0" * 40), "TRACE", "not a parquet file that can be read"),
     "other columns": (_other_columns, "dp_rank", "the file has name, age"),
+    "not JSON": (_bytes(b'{"traceEvents": [{"ph": "X", "name": F3}]}'), "TRACE", "not JSON"),
+    "torn JSON": (
+        _bytes(b'{"traceEvents": [{"ph": "X", "name": "F3", "ts": 1'),
+        "TRACE",
+        "ends in the middle",
+    ),
+    "torn gzip": (_bytes(gzip.compress(b"[" + b"{}, " * 9)[:-9]), "TRACE", "gzip that cannot be unpacked"),
+    "no events": (_bytes(b'{"traceEvents": []}'), "traceEvents", "no complete event"),
+    "no ops": (_events({"name": "idle"}), "name", "no event is named as an op"),
+    "negative event": (_events({"dur": -1}), "dur", "must be 0 or more"),
+    "event without a start": (_events({"ts": "now"}), "ts", "every complete event needs one"),
+    "backwards span": (_bytes(_span(end=-1.0)), "end", "must not be before start"),
+    "span without a stage": (_bytes(_span(stage=None)), "stage", "every span needs one"),
+    "half a microbatch": (_bytes(_span(microbatch=0.5)), "microbatch", "must be a whole number"),
+    "other lines": (_bytes(b'{"track": "gpu"}\n'), "op", "no span of track gpu"),
     "no rows": (lambda folder: _empty(folder), "rows", "at least one op"),
     "a hole": (_null, "duration", "every row needs one"),
     "negative duration": (_first(duration=-1.0), "duration", "must be 0 or more"),
@@ -91,6 +118,42 @@ def test_a_large_trace_is_refused_before_it_is_read(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(parquet, "MOST_ROWS", 5)
     with pytest.raises(InputError, match="too many rows: at most 5"):
         load(write(ROWS, tmp_path / "trace.parquet"))
+
+
+def _profile(rank: object, folder: Path, name: str) -> None:
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "Forward 0", "pid": 1, "tid": 1, "ts": 0, "dur": 5},
+        {"ph": "X", "cat": "user_annotation", "name": "Backward 0", "pid": 1, "tid": 1, "ts": 5, "dur": 5},
+    ]
+    info = {"rank": rank, "world_size": 3}
+    (folder / name).write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((0, 2), "rank: 1: no file of this rank; world_size is 3"),
+        ((0, 1, 1), "another file is of this rank too"),
+        ((0, -1, 2), "distributedInfo.rank: -1: must be 0 to"),
+    ],
+)
+def test_a_folder_with_ranks_that_do_not_fit_is_refused(
+    tmp_path: Path, ranks: tuple[int, ...], said: str
+) -> None:
+    for at, rank in enumerate(ranks):
+        _profile(rank, tmp_path, f"{at}.json")
+    with pytest.raises(InputError, match=said):
+        load(tmp_path)
+
+
+def test_bounds_of_long_json_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spans.jsonl").write_bytes(_span() * 5)
+    monkeypatch.setattr(json_columns, "MOST_ELEMENTS", 4)
+    with pytest.raises(InputError, match="too many events: at most 4"):
+        load(tmp_path / "spans.jsonl")
+    monkeypatch.setattr(json_columns, "MOST_BYTES", 100)
+    with pytest.raises(InputError, match="too large: at most 100 bytes"):
+        load(tmp_path / "spans.jsonl")
 
 
 @pytest.mark.parametrize(

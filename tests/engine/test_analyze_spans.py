@@ -11,6 +11,7 @@ from engine.analyze.formats import load
 from engine.analyze.result import analyze
 from engine.schedule.scenario import Scenario
 from engine.simulate import SimulationResult, simulate
+from engine.simulate.trace import chrome_trace
 from tests.engine.fig6 import FIG6
 
 WAN: dict[str, Any] = {
@@ -95,6 +96,26 @@ def test_an_answer_of_simulate_and_a_packed_file_read_the_same(tmp_path: Path) -
     plain = analyze(load(tmp_path / "spans.jsonl")).as_dict()
     assert analyze(load(tmp_path / "result.json")).as_dict() == plain
     assert analyze(load(tmp_path / "spans.jsonl.gz")).as_dict() == plain
+
+
+@pytest.mark.parametrize("case", ["1f1b", "interleaved", "one stage"])
+def test_a_chrome_trace_of_spans_says_the_same(tmp_path: Path, case: str) -> None:
+    """Perfetto's JSON: as an object, as a list, and as a list whose end was never written."""
+    done = simulated(case)
+    assert done.timeline is not None
+    document = chrome_trace(done.spans(), "s")
+    events = json.dumps(document["traceEvents"], indent=1)
+    for name, text in (
+        ("object", json.dumps(document)),
+        ("list", events),
+        ("open list", events.rstrip().removesuffix("]") + ",\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        ours = analyze(load(tmp_path / name)).as_dict()
+        assert ours["format"] == "perfetto"
+        assert ours["step_s"] == pytest.approx(done.makespan, rel=1e-9)
+        assert ours["utilization"] == pytest.approx(done.timeline.utilization(), rel=1e-9)
+        assert ours["no_delay_step_s"] == pytest.approx(done.makespan, rel=1e-9)
 
 
 def test_iterations_are_steps(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""A small profiled pipeline of torch.distributed.pipelining over gloo; it writes down when it works.
+
+Run: python -m tests.runtime.profiled_pipeline SCHEDULE RANK WORLD RENDEZVOUS FOLDER
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.profiler import ProfilerActivity, profile, schedule
+
+FORWARD_S, BACKWARD_S = 0.03, 0.06
+MICROBATCHES, STEPS, WARM = 4, 2, 2
+
+worked: list[tuple[float, float]] = []
+
+
+def work(seconds: float) -> None:
+    """Take this long, and write it down."""
+    begin = time.time()
+    time.sleep(seconds)
+    worked.append((begin, time.time()))
+
+
+class Sleep(torch.autograd.Function):
+    """Passes values on after a while, both ways."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        work(FORWARD_S)
+        return values * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradients: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        work(BACKWARD_S)
+        return gradients * 1.0
+
+
+class Layer(torch.nn.Module):
+    """One stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return Sleep.apply(self.linear(values))  # type: ignore[no-untyped-call, no-any-return]
+
+
+def pipeline(kind: str, rank: int, world: int) -> Any:
+    """The schedule of this rank."""
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((output - target) ** 2).mean()
+
+    if kind == "interleaved":
+        stages = [PipelineStage(Layer(), at, 2 * world, torch.device("cpu")) for at in (rank, rank + world)]
+        return ScheduleInterleaved1F1B(stages, MICROBATCHES, loss_fn=loss)  # type: ignore[arg-type]
+    stage = PipelineStage(Layer(), rank, world, torch.device("cpu"))
+    return {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](stage, MICROBATCHES, loss_fn=loss)
+
+
+def main(kind: str, rank: int, world: int, rendezvous: str, folder: Path) -> None:
+    """Train some steps, of which the last are profiled."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
+    stages = pipeline(kind, rank, world)
+    inputs = (torch.randn(8, 8),) if rank == 0 else ()
+    target = {"target": torch.randn(8, 8)} if rank == world - 1 else {}
+    steps: list[list[tuple[float, float]]] = []
+
+    def export(profiler: Any) -> None:
+        profiler.export_chrome_trace(str(folder / f"rank{rank}_trace.json"))
+
+    plan = schedule(wait=0, warmup=WARM, active=STEPS)
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=export) as profiler:
+        for _ in range(WARM + STEPS):
+            dist.barrier()
+            worked.clear()
+            stages.step(*inputs, **target)
+            steps.append(list(worked))
+            profiler.step()
+    (folder / f"rank{rank}.worked").write_text(json.dumps(steps[WARM:]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
