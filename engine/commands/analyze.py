@@ -9,8 +9,9 @@ import click
 
 from engine.analyze.formats import load
 from engine.analyze.result import analyze
-from engine.commands.compiled import announce_replay_compilation
-from engine.commands.tables import render
+from engine.analyze.what_if import what_if
+from engine.commands.compiled import announce_compilation, announce_replay_compilation
+from engine.commands.tables import number, render
 
 MOST_WORKERS_SHOWN = 8
 MOST_PATH_SHOWN = 12
@@ -19,8 +20,15 @@ MOST_PATH_SHOWN = 12
 @click.command("analyze")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--meta", type=click.Path(path_type=Path), help="Layout of a parquet trace (YAML).")
+@click.option(
+    "--what-if",
+    "questions",
+    multiple=True,
+    metavar="QUESTION",
+    help="equal-workers, stages=1,1,0.8, policy=NAME or link=LATENCY,TRANSFER (s). Can be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(trace: Path, meta: Path | None, as_json: bool) -> None:
+def command(trace: Path, meta: Path | None, questions: tuple[str, ...], as_json: bool) -> None:
     """Say where the time of a measured run went.
 
     TRACE is a file of spans (of `meridian train --spans`, or an answer of `meridian simulate --json`), a
@@ -32,7 +40,11 @@ def command(trace: Path, meta: Path | None, as_json: bool) -> None:
     steps with one kind of op, stage, replica or worker as measured.
     """
     announce_replay_compilation()
-    answer = analyze(load(trace, meta)).as_dict()
+    loaded = load(trace, meta)
+    answer = analyze(loaded).as_dict()
+    if questions:
+        announce_compilation()
+        answer["what_if"] = [what_if(loaded, question).as_dict() for question in questions]
     if as_json:
         click.echo(json.dumps(answer, allow_nan=False))
     else:
@@ -57,9 +69,27 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
     if answer["slowdown"] is not None:
         yield from _slowdowns(answer)
         yield from _path(answer["critical_path"])
+    yield from _what_ifs(answer.get("what_if", []))
     for note in answer["notes"]:
         yield ""
         yield note
+
+
+def _what_ifs(answers: list[dict[str, Any]]) -> Iterator[str]:
+    rows = [
+        (
+            one["what_if"],
+            _seconds(one["base_s"]),
+            None if one["step_s"] is None else _seconds(one["step_s"]),
+            number(one["speedup"], 3),
+            None if one["utilization"] is None else f"{100 * one['utilization']:.1f} %",
+        )
+        for one in answers
+    ]
+    if rows:
+        yield ""
+        yield from render(("what if", "base", "then", "speed-up", "utilization"), rows, left=(0,))
+    yield from (f"{one['what_if']}: {one['reason']}" for one in answers if one["reason"])
 
 
 def _seconds(value: float) -> str:
