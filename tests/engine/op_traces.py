@@ -63,11 +63,17 @@ def two_stages(
     return rows
 
 
-def from_spans(spans: Iterable[Span], stages: int, chunks: int) -> list[dict[str, Any]]:
-    """Simulated ops without time for transfers, with the sends and receives that a real run would record."""
+def from_spans(
+    spans: Iterable[Span], stages: int, chunks: int, *, no_ops: bool = False
+) -> list[dict[str, Any]]:
+    """Simulated ops without time for transfers, with the sends and receives that a real run would record.
+
+    no_ops : whether profilers record one of each for every op, also where the model begins and ends.
+    """
     ops = sorted((span for span in spans if span.op in ("F", "B")), key=lambda span: span.start)
     ends = {(s.op, s.pipeline, s.chunk * stages + (s.stage or 0), s.microbatch): s.end for s in ops}
     counts: dict[tuple[Any, ...], int] = {}
+    received: dict[tuple[Any, ...], float] = {}
     rows: list[dict[str, Any]] = []
 
     def add(optype: str, span: Span, start: float, duration: float, **more: int) -> None:
@@ -80,11 +86,13 @@ def from_spans(spans: Iterable[Span], stages: int, chunks: int) -> list[dict[str
         position = span.chunk * stages + (span.stage or 0)
         towards, name = (1, "forward") if span.op == "F" else (-1, "backward")
         made = ends.get((span.op, span.pipeline, position - towards, span.microbatch))
-        if made is not None and stages > 1:
-            add(f"{name}-recv", span, made, 0.0)
+        if stages > 1 and (made is not None or no_ops):
+            posted = received.get((name, span.pipeline, span.stage), 0.0)  # receives are asked for in order
+            posted = received[name, span.pipeline, span.stage] = max(posted, made or 0.0)
+            add(f"{name}-recv", span, posted, 0.0)
         where = {"mc": span.chunk, "gmc": position, "mb_id": span.microbatch or 0}
         add(f"{name}-compute", span, span.start, span.end - span.start, **where)
-        if 0 <= position + towards < stages * chunks and stages > 1:
+        if stages > 1 and (no_ops or 0 <= position + towards < stages * chunks):
             add(f"{name}-send", span, span.end, 0.0)
     return rows
 

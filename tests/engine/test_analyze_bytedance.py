@@ -171,6 +171,21 @@ def test_a_simulated_schedule_is_replayed_as_it_was(
     assert ours["layout"] == {"replicas": pipelines, "stages": stages, "chunks": chunks, "gpus": None}
 
 
+@pytest.mark.parametrize("first_is_missing", [False, True])
+def test_transfers_at_the_ends_of_the_model_reach_nobody(tmp_path: Path, first_is_missing: bool) -> None:
+    """Of interleaved chunks every op has a send and a receive; the very first receive may be missing."""
+    scenario = {"stages": 4, "pipelines": 2, "microbatches": 8, "policy": "interleaved", "chunks": 2}
+    done = simulate(Scenario(**scenario, times={"forward": 4.0, "backward": 8.0}))
+    rows = from_spans(done.spans(), 4, 2, no_ops=True)
+    if first_is_missing:
+        lost = [row for row in rows if row["stage"] == 0 and row["optype"] == "forward-recv"]
+        rows = [row for row in rows if row not in lost or row["seq_id"] > 0]
+        rows = [row | {"seq_id": row["seq_id"] - 1} if row in lost else row for row in rows]
+    ours = analysed(write(rows, tmp_path / "trace.parquet"))
+    assert ours["no_delay_step_s"] == pytest.approx(done.makespan)
+    assert ours["slowdown"] == pytest.approx(1)
+
+
 def test_receives_that_were_never_launched_do_not_count(tmp_path: Path) -> None:
     """Profilers record an end's missing neighbour as an op, before the first compute or after the last."""
     rows = two_stages((2.0, 2.0), (4.0, 4.0), 0.25, 4)
