@@ -62,8 +62,9 @@ def read_events(path: Path) -> Events:
             parts.append(part)
     if not parts:
         raise InputError(f"{path.name}: traceEvents", None, "no complete event (ph X) that tells of an op")
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    name, category, process, thread, start, length, *arguments = columns
+    # Column after column, so that a trace of gigabytes is not there twice.
+    columns = [np.concatenate([part.pop() for part in parts]) for _ in range(len(parts[0]))]
+    name, category, process, thread, start, length, *arguments = columns[::-1]
     for field, values in (("ts", start), ("dur", length)):
         if not np.isfinite(values).all():
             raise InputError(f"{path.name}: {field}", None, "every complete event needs one, a number")

@@ -12,7 +12,7 @@ from engine.analyze.op_dependencies import op_graph
 from engine.analyze.parquet import read_meta, read_parquet
 from engine.analyze.perfetto import read_perfetto
 from engine.analyze.span_graph import span_graph
-from engine.analyze.spans import read_span_lines, read_span_list
+from engine.analyze.spans import read_span_lines, read_span_list, trace_of
 from engine.analyze.trace import BACKWARD, FORWARD, KERNELS, Trace
 from engine.errors import InputError
 
@@ -63,7 +63,9 @@ def load(path: Path, meta: Path | None = None) -> Loaded:
         events = read_events(path)
         if is_profile(events):
             return _profiled(read_profiles([(path, events)], whole=False))
-        trace = replace(read_perfetto(events, path), format="perfetto")
+        columns = read_perfetto(events, path)
+        del events  # gigabytes in a long trace
+        trace = replace(trace_of(columns, path), format="perfetto")
         return Loaded(trace=trace, graph=span_graph(trace))
     raise InputError("TRACE", str(path), f"not a trace: must be {KNOWN}")
 

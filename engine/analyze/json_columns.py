@@ -24,6 +24,7 @@ MOST_BYTES = 16 << 30  # of a file, unpacked
 MOST_ELEMENTS = 50_000_000
 MOST_REST = 16 << 20  # bytes of a document before its array, and behind it
 PART = 16 << 20  # bytes in memory at a time, and the most of one element
+BLOCK = 2 << 20
 
 _GZIP = b"\x1f\x8b"
 
@@ -141,7 +142,7 @@ def _table(data: bytes, schema: Any, path: Path) -> Any:
     if not data.strip():
         return schema.empty_table()
     parsing = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    reading = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    reading = arrow_json.ReadOptions(block_size=BLOCK)  # one core each
     try:
         return arrow_json.read_json(pa.BufferReader(data), reading, parsing)
     except (pa.ArrowException, ValueError):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from engine.analyze.events import MICROSECOND, Events
-from engine.analyze.spans import Columns, trace_of
-from engine.analyze.trace import Floats, Trace
+from engine.analyze.spans import Columns
+from engine.analyze.trace import Floats
 from engine.errors import InputError
 from engine.simulate.trace import FIRST_LINK
 
@@ -17,8 +17,8 @@ _WORK = ("all_reduce", "optimizer")
 _PAYLOAD = re.compile(r"(activation|gradient) ?(\d+)")
 
 
-def read_perfetto(events: Events, path: Path) -> Trace:
-    """The trace that such events are.
+def read_perfetto(events: Events, path: Path) -> Columns:
+    """The spans that such events are.
 
     Raises
     ------
@@ -41,9 +41,8 @@ def read_perfetto(events: Events, path: Path) -> Trace:
     }
     numbered = np.array([row[3:] for row in by_name], dtype=np.float64)[events.name[used]]
     on_gpu = columns["track"] == code.get("gpu", -2)
-    return trace_of(
-        Columns(names=tuple(texts), texts=columns, numbers=_numbers(events, used, on_gpu, numbered)), path
-    )
+    numbers = _numbers(events, used, on_gpu, numbered)
+    return Columns(names=tuple(texts), texts=columns, numbers=numbers)
 
 
 def _meaning(name: str) -> tuple[Any, ...] | None:

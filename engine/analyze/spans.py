@@ -86,7 +86,7 @@ def text_codes(column: Any, codes: dict[str, int]) -> Ints:
     encoded = (encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded).dictionary_encode()
     own = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(own)).to_numpy()
-    return np.array([*own, -1], dtype=np.int64)[indices]
+    return np.array([*own, -1], dtype=np.int32)[indices]
 
 
 def trace_of(columns: Columns, path: Path) -> Trace:
@@ -102,6 +102,7 @@ def trace_of(columns: Columns, path: Path) -> Trace:
         raise InputError(f"{path.name}: op", None, "no span of track gpu with op F or B")
     kind = np.concatenate([np.full(len(part["start"]), part["kind"], dtype=np.int8) for part in parts])
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "kind"}
+    del parts
     layout = Layout(
         replicas=int(joined["replica"].max()) + 1,
         stages=int(joined["stage"].max()) + 1,
@@ -109,12 +110,14 @@ def trace_of(columns: Columns, path: Path) -> Trace:
     )
     position, microbatch = _positions(kind, joined, layout), joined["microbatch"]
     index = np.where(microbatch >= 0, microbatch * layout.chunks + np.maximum(joined["chunk"], 0), -1)
+    unnumbered = np.flatnonzero(index < 0)
+    index[unnumbered] = _counted(kind[unnumbered], {name: joined[name][unnumbered] for name in joined})
     return Trace(
         format="spans",
         layout=layout,
         kind=kind,
         position=position,
-        index=np.where(index < 0, _counted(kind, joined), index),
+        index=index,
         replica=joined["replica"],
         stage=joined["stage"],
         step=joined["step"],
