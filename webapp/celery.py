@@ -29,6 +29,7 @@ app.conf.update(
     worker_send_task_events=False,
     worker_hijack_root_logger=False,
     beat_max_loop_interval=2,
+    beat_scheduler="webapp.beat:Scheduler",
     beat_schedule={
         "sessions": {"task": "accounts.upkeep", "schedule": 3600.0, "options": {"expires": 3600}},
         # A reconcile that could not start before the next one is due is worth nothing: it expires.

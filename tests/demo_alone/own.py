@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,7 @@ def incomplete(
         " where run_id = %s group by iteration",
         int(run),
     )
-    lost = {n + i for n, row in found.items() for i in (-1, 0, 1) if _just_before(row[4], emptied)}
+    lost = _lost({n: row[4] for n, row in found.items() if row[4] is not None}, emptied)
     wrong: list[tuple[Any, ...]] = []
     for iteration in sorted(set(range(newest)) - lost):
         row = found.get(iteration)
@@ -256,9 +257,14 @@ def incomplete(
     return wrong
 
 
-def _just_before(start: float | None, times: Sequence[float]) -> bool:
-    """Whether an iteration that began at `start` may have been on its way at one of `times`."""
-    return start is not None and any(time - 5 <= start <= time + 1 for time in times)
+def _lost(starts: dict[int, float], times: Sequence[float]) -> set[int]:
+    """Iterations that may have been on their way at one of `times`, by when those that are known began."""
+    known = sorted(starts)
+    near = {n for n in known if any(time - 5 <= starts[n] <= time + 1 for time in times)}
+    for before, after in pairwise(known):
+        if any(starts[before] <= time + 1 and starts[after] >= time - 5 for time in times):
+            near |= {*range(before, after + 1)}
+    return near
 
 
 def complete(demo: Demo, run: str, seconds: float = 60) -> None:

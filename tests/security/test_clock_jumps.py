@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from django.utils import timezone
 
 from engine import __version__
 from tests.events import event
+from webapp.beat import Scheduler
+from webapp.celery import app
 from webapp.computations import liveness
 from webapp.inventory import services
 from webapp.inventory.models import Node, NodeState, silence
@@ -104,3 +107,38 @@ def test_a_node_that_is_gone_is_noticed_after_a_jump(
     assert list(Node.objects.in_state(NodeState.SILENT).values_list("name", flat=True)) == [gone]
     assert {node.name for node in Node.objects.online()} == {node.name for node in world.nodes[1:]}
     assert Node.objects.get(name=gone).state == NodeState.SILENT
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_beat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ahead, real = timedelta(0), app.now
+    monkeypatch.setattr(app, "now", lambda: real() + ahead)
+    scheduler = Scheduler(app, schedule_filename=str(tmp_path / "beat"))
+    sent: list[str] = []
+    monkeypatch.setattr(scheduler, "apply_async", lambda entry, **_: sent.append(entry.name))
+    often = {name for name, entry in app.conf.beat_schedule.items() if entry["schedule"] <= 60}
+    assert {"reconcile", "retention"} <= often
+
+    def after_a_minute() -> set[str]:
+        """What is sent within some ticks, a minute later."""
+        nonlocal ahead
+        ahead += timedelta(minutes=1)
+        sent.clear()
+        for _ in range(3 * len(often)):
+            scheduler.tick()
+        return set(sent)
+
+    assert after_a_minute() >= often
+    ahead -= HOUR
+    scheduler.tick()
+    assert after_a_minute() >= often
+    ahead += HOUR
+    assert after_a_minute() >= often
+    ahead -= HOUR
+    scheduler.close()
+    scheduler = Scheduler(app, schedule_filename=str(tmp_path / "beat"))  # as after a restart
+    monkeypatch.setattr(scheduler, "apply_async", lambda entry, **_: sent.append(entry.name))
+    scheduler.tick()
+    assert after_a_minute() >= often
+    scheduler.close()
