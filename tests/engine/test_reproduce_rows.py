@@ -15,9 +15,6 @@ OPEN = {
     "crosspipe-tables": 22,
     "crosspipe-memory": 12,
     "crosspipe-pp-dp": 2,
-    "bubbletea-utilization": 5,
-    "bubbletea-scale": 4,
-    "bubbletea-fig14": 5,
 }
 UNTESTED_AT_MOST = 10
 
