@@ -144,7 +144,9 @@ def test_progress_is_shown_until_the_work_ends(world: World, operator: Client) -
     services.note_progress(computation, {"done": 1, "of": 2, "at": "Table II"}, None)
     page = operator.get("/papers/computing/").content.decode()
     assert "1 of 2; at work: Table II" in page
-    assert "every 2s" in operator.get("/papers/").content.decode()
+    assert "/papers/computing/?done=1" in operator.get("/papers/").content.decode()
+    assert "HX-Refresh" not in operator.get("/papers/computing/?done=1").headers
+    assert operator.get("/papers/computing/?done=0").headers["HX-Refresh"] == "true"
     services.give_up(computation, "the engine failed: RuntimeError")
     assert operator.get("/papers/computing/").headers["HX-Refresh"] == "true"
     assert "the engine failed: RuntimeError" in operator.get("/papers/").content.decode()

@@ -74,7 +74,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         **row,
         "printed": DASH if row["paper"] is None else SIGNS[row["relation"]] + figure(row["paper"]),
         "ours_text": DASH if row["ours"] is None else figure(row["ours"]),
-        "difference": DASH if difference is None else f"{100 * difference:+,.1f}".replace("-", "−"),
+        "difference": DASH if difference is None else signed(100 * difference),
         "word": f"{row['status']}, but not as it says" if fails else row["status"],
         "mark": "failed" if fails else MARKS.get(row["status"], row["status"]),
     }
@@ -83,6 +83,12 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
 def difference_of(row: dict[str, Any]) -> float | None:
     """ours / printed − 1; None where one is missing or 0 is printed."""
     return row["ours"] / row["paper"] - 1 if row["paper"] and row["ours"] is not None else None
+
+
+def signed(value: float) -> str:
+    """One decimal and its sign, which 0 has not."""
+    rounded = round(value, 1)
+    return f"{rounded:+,.1f}".replace("-", "−") if rounded else "0.0"
 
 
 def figure(value: float) -> str:

@@ -41,7 +41,7 @@ class RunForm(forms.Form):
 
 @require_GET
 def papers(request: HttpRequest) -> HttpResponse:
-    """All papers: counts, the figures that differ, and how far the work is; a part of it for htmx."""
+    """All papers: counts, the figures that differ, and how far the work is."""
     found = selectors.results(request.user)
     if request.GET.get("as") == "csv":
         return download(selectors.table(found).as_csv(), "text/csv", "papers.csv")
@@ -56,8 +56,7 @@ def papers(request: HttpRequest) -> HttpResponse:
         "others": differing[selectors.HEADLINES :],
         "papers": selectors.papers(found),
     }
-    part = "design/papers_result.html" if request.headers.get("HX-Request") else "design/papers.html"
-    return render(request, part, context)
+    return render(request, "design/papers.html", context)
 
 
 @require_GET
@@ -89,16 +88,18 @@ def paper(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 def computing(request: HttpRequest) -> HttpResponse:
-    """How far the work is; once it has ended the page loads itself again."""
+    """How far the work is; once it has ended, or has gone on since ?done=, the page loads itself again."""
     context = _work(request)
-    if not context["open"]:
+    if not context["open"] or request.GET.get("done", str(context["done"])) != str(context["done"]):
         return HttpResponse(headers={"HX-Refresh": "true"})
     return render(request, "design/papers_computing.html", context)
 
 
 def _work(request: HttpRequest) -> dict[str, Any]:
+    open_ones = selectors.open_ones(request.user)
     return {
-        "open": selectors.open_ones(request.user),
+        "open": open_ones,
+        "done": sum((row.progress or {}).get("done", 0) for row in open_ones),
         "ended": selectors.last_ended(request.user),
         "teams": Team.objects.with_role(request.user, OPERATORS),
         "key": fresh_key(),
