@@ -11,7 +11,7 @@ from engine.analyze.trace import BACKWARD, FORWARD, KIND_OF, Floats, Ints
 CALLS = r"c10d::.*"
 WAITS = r"(gloo|nccl|mpi|ucc):.*"
 AUTOGRAD = r"autograd::engine::.*"
-OTHER_WORK = r"Optimizer\..*"
+OTHER_WORK = r"Optimizer\..*|enumerate\(DataLoader\).*"
 STEPS = r"ProfilerStep#\d+"
 # Shorter than this share of the median of its kind is a loss or a buffer, not an op of a microbatch; and what
 # is shorter than that share of the longest does not count in the median.
@@ -28,10 +28,10 @@ def host_ops(events: Events) -> Iterator[tuple[Any, ...]]:
     windows = [(events.start[mark], events.end[mark]) for mark in marks] or [(-np.inf, np.inf)]
     for begin, end in windows:
         inside = (events.start >= begin) & (events.start < end)
-        yield from _ops_of_step(events, inside)
+        yield from _ops_of_step(events, inside, begin)
 
 
-def _ops_of_step(events: Events, inside: Any) -> Iterator[tuple[Any, ...]]:
+def _ops_of_step(events: Events, inside: Any, begin: float) -> Iterator[tuple[Any, ...]]:
     calls = np.flatnonzero(inside & events.matching(CALLS))
     waits = np.flatnonzero(inside & events.matching(WAITS))
     work = np.flatnonzero(
@@ -43,7 +43,9 @@ def _ops_of_step(events: Events, inside: Any) -> Iterator[tuple[Any, ...]]:
     covered = np.concatenate([[-np.inf], np.maximum.accumulate(events.end[work])[:-1]])
     work = work[events.start[work] >= covered]
     backward = events.matching(AUTOGRAD)[work]
-    asked, left = events.start[calls], np.sort(np.concatenate([events.end[calls], events.end[waits]]))
+    other = np.flatnonzero(inside & events.matching(OTHER_WORK))
+    left = np.sort(np.concatenate([[begin], *(events.end[which] for which in (calls, waits, other))]))
+    asked = events.start[calls]
     cut = np.searchsorted(asked, events.start[work])
     first = np.concatenate([[True], (backward[1:] != backward[:-1]) | (cut[1:] != cut[:-1])])
     begins = np.flatnonzero(first)
@@ -56,8 +58,7 @@ def _times(start: Floats, end: Floats, asked: Floats, left: Floats) -> tuple[Flo
     """From the wait or op before to the transfer behind: what Python does in between belongs to the op."""
     before = np.concatenate([[-np.inf], end[:-1]])
     waited = np.searchsorted(left, start, side="right") - 1
-    woken = np.where(waited >= 0, left[np.maximum(waited, 0)], -np.inf) if len(left) else before
-    known = np.maximum(before, woken)
+    known = np.maximum(before, np.where(waited >= 0, left[np.maximum(waited, 0)], -np.inf))
     begin = np.where(np.isfinite(known), known, start)
     if not len(asked):
         return begin, end

@@ -53,6 +53,17 @@ class Rank:
     start: Floats
     end: Floats
 
+    def times_before(self) -> Ints:
+        """How often each op was there before in its step: a step may run its schedule several times."""
+        keys = (self.start, self.microbatch, self.position, self.kind, self.step)
+        order = np.lexsort(keys)
+        first = np.ones(len(order), dtype=np.bool_)
+        first[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys[1:]], axis=0)
+        at = np.arange(len(order))
+        counted = np.zeros(len(order), dtype=np.int64)
+        counted[order] = at - np.maximum.accumulate(np.where(first, at, 0))
+        return np.where(self.microbatch >= 0, counted, 0)
+
 
 def is_profile(events: Events) -> bool:
     """Whether events are those of torch.profiler."""
@@ -217,6 +228,9 @@ def _joined(ranks: Sequence[Rank]) -> Trace:
         np.concatenate([getattr(rank, name) for rank in ranks]).astype(np.int64)
         for name in ("kind", "position", "microbatch", "step")
     )
+    turn = np.concatenate([rank.times_before() for rank in ranks])
+    if turn.any():  # each run of the schedule is a step
+        step = step * (int(turn.max()) + 1) + turn
     chunks = [np.unique(rank.position, return_inverse=True)[1].ravel() for rank in ranks]
     chunk = np.concatenate(chunks).astype(np.int64)
     start, end = (np.concatenate([getattr(rank, name) for rank in ranks]) for name in ("start", "end"))

@@ -67,6 +67,42 @@ def test_named_ops_on_gpus_last_from_their_first_to_their_last_kernel(tmp_path: 
     assert ours["no_delay_step_s"] == pytest.approx(90e-6)
 
 
+def test_a_schedule_that_runs_twice_in_a_step_is_two_steps(tmp_path: Path) -> None:
+    """Without marks of steps, and where gradients of two runs are added up."""
+    events = []
+    for at in (0.0, 100.0):
+        events += [
+            event("user_annotation", "Forward 0", at, 10),
+            event("user_annotation", "Backward 0", at + 10, 20),
+        ]
+    write(tmp_path, 0, 1, events)
+    ours = analyze(load(tmp_path)).as_dict()
+    assert ours["steps"] == 2
+    assert ours["step_s"] == pytest.approx(30e-6)
+    assert ours["utilization"] == pytest.approx(1)
+
+
+def test_what_a_host_computes_before_its_first_operator_counts(tmp_path: Path) -> None:
+    """1F1B names no ops. Python's work before an operator counts; a loader's and an optimizer's does not."""
+    events = [
+        event("user_annotation", "ProfilerStep#3", 0, 200),
+        event("user_annotation", "enumerate(DataLoader)#next", 0, 20),
+        event("cpu_op", "aten::linear", 50, 10),
+        event("cpu_op", "c10d::send", 60, 1),
+        event("user_annotation", "gloo:send", 61, 40),
+        event("cpu_op", "c10d::recv_", 62, 1),
+        event("user_annotation", "gloo:recv", 63, 37),
+        event("cpu_op", "autograd::engine::evaluate_function: LinearBackward0", 110, 50),
+        event("user_annotation", "Optimizer.step#SGD.step", 165, 30),
+        event("cpu_op", "aten::add_", 170, 20),
+    ]
+    write(tmp_path, 0, 1, events)
+    ours = analyze(load(tmp_path)).as_dict()
+    assert ours["ops"] == 2
+    assert ours["step_s"] == pytest.approx(140e-6)
+    assert ours["utilization"] == pytest.approx((40 + 59) / 140)
+
+
 def test_stages_come_from_the_group_of_the_pipeline(tmp_path: Path) -> None:
     """Ranks 0 and 2 are one pipeline, 1 and 3 the other."""
     for rank in range(4):
