@@ -35,7 +35,7 @@ COLUMNS = (
     Column(label="Cost", key="cost_per_million_tokens", unit="$/M tokens", decimals=6),
     Column(label="GPU hours", key="gpu_hours", unit="per iteration", decimals=4),
     Column(label="GPUs used", key="used_text"),
-    Column(label="GPUs idle", key="idle_text"),
+    Column(label="GPUs not used", key="idle_text"),
     Column(label="On the Pareto front", key="on_pareto"),
     Column(label="Best", key="is_best"),
 )
@@ -116,7 +116,7 @@ COMPARED = (
     ("Pipelines", "", 0, "best.pipelines"),
     ("Data centres", "", None, "order"),
     ("GPUs used", "", 0, "gpus"),
-    ("GPUs idle", "", 0, "idle"),
+    ("GPUs not used", "", 0, "idle"),
     ("Iteration", "ms", 1, "best.iteration_ms"),
     ("Bound", "ms", 1, "best.bound_ms"),
     ("All-reduce", "ms", 1, "best.allreduce_ms"),
