@@ -52,7 +52,7 @@ def _missing(command: str, error: ModuleNotFoundError) -> Exception:
     """What to say where a package that `command` imports is missing: what to install, or a fault of ours."""
     if str(error.name).partition(".")[0] in ("engine", "numpy"):
         return error
-    extra = "analyze" if error.name in ("pyarrow", "msgspec") else "runtime"
+    extra = "analyze" if error.name == "pyarrow" else "runtime"
     allowed = f"needs {error.name}, which is not installed: pip install 'meridian[{extra}]'"
     return InputError("command", command, allowed)
 

@@ -135,7 +135,7 @@ def lanes(trace: Trace, kept: NDArray[np.bool_]) -> tuple[Ints, Ints, tuple[str,
         else:
             left_out.append(number)
     _require_once(trace, first)
-    kept_steps = np.array([step for step in steps.tolist() if step not in set(left_out)], dtype=np.int64)
+    kept_steps = np.setdiff1d(steps, left_out).astype(np.int64)
     notes: tuple[str, ...] = ()
     if left_out:
         shown = ", ".join(map(str, left_out[:5])) + (", …" if len(left_out) > 5 else "")

@@ -76,6 +76,13 @@ def test_a_command_that_needs_torch_says_what_to_install(bare_python: Path) -> N
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_command_that_needs_parquet_says_what_to_install(bare_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "spans.jsonl").write_text('{"track": "gpu"}\n')
+    result = _run(bare_python, "-m", "engine.cli", "analyze", str(tmp_path / "spans.jsonl"))
+    assert result.returncode == 2
+    assert "meridian[analyze]" in result.stderr
+
+
 def test_the_list_of_commands_needs_nothing_else(bare_python: Path) -> None:
     result = _run(bare_python, "-m", "engine.cli", "--help")
     assert result.returncode == 0, result.stderr
