@@ -58,7 +58,7 @@ def read_events(path: Path) -> Events:
     rest, codes = Rest(), dict[str, int]()
     parts: list[list[NDArray[Any]]] = []
     for table in read_array(path, ("traceEvents",), schema, rest):
-        if part := _part(table, codes):
+        if part := _part(table, codes, path):
             parts.append(part)
     if not parts:
         raise InputError(f"{path.name}: traceEvents", None, "no complete event (ph X) that tells of an op")
@@ -85,7 +85,7 @@ def read_events(path: Path) -> Events:
     )
 
 
-def _part(table: Any, codes: dict[str, int]) -> list[NDArray[Any]]:
+def _part(table: Any, codes: dict[str, int], path: Path) -> list[NDArray[Any]]:
     """Columns of the events of a table that are used; empty if there are none."""
     import pyarrow.compute as pc
 
@@ -95,8 +95,8 @@ def _part(table: Any, codes: dict[str, int]) -> list[NDArray[Any]]:
         return []
     inner = table.column("args").combine_chunks()
     return [
-        text_codes(table.column("name"), codes),
-        text_codes(table.column("cat"), codes),
+        text_codes(table.column("name"), codes, path),
+        text_codes(table.column("cat"), codes, path),
         *(table.column(name).to_numpy().astype(np.float64) for name in NUMBERS),
         *(pc.struct_field(inner, name).to_numpy(zero_copy_only=False) for name in ARGUMENTS),
     ]

@@ -150,7 +150,10 @@ def _column(path: Path, name: str, column: Any) -> Any:
         encoded = encoded if pa.types.is_dictionary(kind) else encoded.dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.unify_dictionaries().combine_chunks()
-        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        try:
+            return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        except UnicodeDecodeError:
+            raise InputError(f"{path.name}: {name}", None, "must be UTF-8 text") from None
     wants_whole = name in WHOLE
     if not (pa.types.is_integer(kind) or (not wants_whole and pa.types.is_floating(kind))):
         allowed = "must be a column of whole numbers" if wants_whole else "must be a column of numbers"

@@ -47,12 +47,12 @@ class Columns:
 
 def read_span_lines(path: Path) -> Trace:
     """The trace in a file of one span a line. Raises InputError where it is none."""
-    return trace_of(_columns(read_lines(path, _schema())), path)
+    return trace_of(_columns(read_lines(path, _schema()), path), path)
 
 
 def read_span_list(path: Path) -> Trace:
     """The trace in the list ``spans`` of a document, such as an answer of `meridian simulate --json`."""
-    return trace_of(_columns(read_array(path, ("spans",), _schema(), Rest())), path)
+    return trace_of(_columns(read_array(path, ("spans",), _schema(), Rest()), path), path)
 
 
 def _schema() -> Any:
@@ -62,13 +62,13 @@ def _schema() -> Any:
     return pa.schema([*texts, *((name, pa.float64()) for name in NUMBERS)])
 
 
-def _columns(tables: Iterable[Any]) -> Columns:
+def _columns(tables: Iterable[Any], path: Path) -> Columns:
     codes: dict[str, int] = {}
     texts: dict[str, list[Ints]] = {name: [] for name in TEXTS}
     numbers: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in NUMBERS}
     for table in tables:
         for name in TEXTS:
-            texts[name].append(text_codes(table.column(name), codes))
+            texts[name].append(text_codes(table.column(name), codes, path))
         for name in NUMBERS:
             numbers[name].append(table.column(name).to_numpy())
     return Columns(
@@ -78,13 +78,20 @@ def _columns(tables: Iterable[Any]) -> Columns:
     )
 
 
-def text_codes(column: Any, codes: dict[str, int]) -> Ints:
-    """Codes of a column of text, −1 where there is none; new texts are added to `codes`."""
+def text_codes(column: Any, codes: dict[str, int], path: Path) -> Ints:
+    """Codes of a column of text, −1 where there is none; new texts are added to `codes`.
+
+    Raises InputError where a text is not UTF-8.
+    """
     import pyarrow as pa
 
     encoded = column.combine_chunks()
     encoded = (encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded).dictionary_encode()
-    own = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
+    try:
+        texts = encoded.dictionary.to_pylist()
+    except UnicodeDecodeError:
+        raise InputError("TRACE", str(path), "not UTF-8 text") from None
+    own = [codes.setdefault(text, len(codes)) for text in texts]
     indices = encoded.indices.fill_null(len(own)).to_numpy()
     return np.array([*own, -1], dtype=np.int32)[indices]
 

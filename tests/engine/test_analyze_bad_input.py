@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,11 @@ import pytest
 
 from engine.analyze import json_columns, parquet
 from engine.analyze.formats import load
+from engine.analyze.result import analyze
 from engine.errors import InputError
+from engine.schedule.scenario import Scenario
+from engine.simulate import simulate
+from engine.simulate.trace import chrome_trace
 from tests.engine.op_traces import op, two_stages, write
 
 ROWS = two_stages((2.0, 2.0), (4.0, 4.0), 0.25, 2)
@@ -82,6 +87,7 @@ BAD = {
     "span without a stage": (_bytes(_span(stage=None)), "stage", "every span needs one"),
     "half a microbatch": (_bytes(_span(microbatch=0.5)), "microbatch", "must be a whole number"),
     "other lines": (_bytes(b'{"track": "gpu"}\n'), "op", "no span of track gpu"),
+    "no UTF-8": (_bytes(_span(op="\xe4").replace(b"\\u00e4", b"\xe4")), "TRACE", "not UTF-8"),
     "no rows": (lambda folder: _empty(folder), "rows", "at least one op"),
     "a hole": (_null, "duration", "every row needs one"),
     "negative duration": (_first(duration=-1.0), "duration", "must be 0 or more"),
@@ -104,6 +110,48 @@ def _empty(folder: Path) -> Path:
     return folder / "trace.parquet"
 
 
+def _changed(data: bytes, draw: random.Random) -> bytes:
+    """The bytes of a file with some of them changed, removed or cut off."""
+    changed = bytearray(data)
+    for _ in range(draw.choice([1, 1, 2, 5])):
+        at, how = draw.randrange(len(changed)), draw.random()
+        if how < 0.5:
+            changed[at] = draw.randrange(256)
+        elif how < 0.7:
+            del changed[at : at + draw.randrange(1, 40)]
+        elif how < 0.9:
+            value = draw.choice([b"-1", b"null", b"1e400", b'"x"', b"{}", b"NaN", b"9" * 20])
+            changed[at : at + len(value)] = value
+        else:
+            del changed[at + 1 :]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_file_is_answered_or_refused(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    done = simulate(Scenario(stages=2, microbatches=3, times={"forward": 1, "backward": 2}, policy="1f1b"))
+    lines = b"".join(json.dumps(span.as_dict()).encode() + b"\n" for span in done.spans())
+    events = json.dumps(chrome_trace(done.spans(), "s"), indent=1).encode()
+    _profile(0, tmp_path, "profile", world=1)
+    whole = [
+        lines,
+        events,
+        gzip.compress(lines),
+        (tmp_path / "profile").read_bytes(),
+        write(ROWS, tmp_path / "parquet").read_bytes(),
+    ]
+    said: list[str] = []
+    for _ in range(100):
+        (tmp_path / "trace").write_bytes(_changed(draw.choice(whole), draw))
+        try:
+            json.dumps(analyze(load(tmp_path / "trace")).as_dict(), allow_nan=False)
+        except InputError as error:
+            said.append(str(error))
+    assert len(said) > 30
+    assert not any("\n" in line for line in said)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_with_its_field(tmp_path: Path, case: str) -> None:
     make, field, allowed = BAD[case]
@@ -120,12 +168,12 @@ def test_a_large_trace_is_refused_before_it_is_read(tmp_path: Path, monkeypatch:
         load(write(ROWS, tmp_path / "trace.parquet"))
 
 
-def _profile(rank: object, folder: Path, name: str) -> None:
+def _profile(rank: object, folder: Path, name: str, world: int = 3) -> None:
     events = [
         {"ph": "X", "cat": "user_annotation", "name": "Forward 0", "pid": 1, "tid": 1, "ts": 0, "dur": 5},
         {"ph": "X", "cat": "user_annotation", "name": "Backward 0", "pid": 1, "tid": 1, "ts": 5, "dur": 5},
     ]
-    info = {"rank": rank, "world_size": 3}
+    info = {"rank": rank, "world_size": world}
     (folder / name).write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
 
 
