@@ -5,7 +5,7 @@ from typing import Any
 from celery.beat import PersistentScheduler
 
 
-class Scheduler(PersistentScheduler):  # type: ignore[misc]
+class Scheduler(PersistentScheduler):
     """Celery's own, but nothing waits for a time at which it ran "later" than now.
 
     After a step of the clock by an hour back Celery sends nothing for an hour, as each task last ran in the

@@ -66,15 +66,15 @@ def paper(request: HttpRequest, name: str) -> HttpResponse:
         raise Http404
     found = selectors.results(request.user)
     known = experiments()
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"name": each, "title": known[each].title, "result": found.get(each)}
         for each in selectors.of_paper(name, known)
     ]
     for part in parts:
         if part["result"]:
-            part["rows"] = [selectors.shown(row) for row in part["result"]["rows"]]  # type: ignore[index]
+            part["rows"] = [selectors.shown(row) for row in part["result"]["rows"]]
     rows = [row for part in parts for row in part.get("rows", ())]
-    plots = {plot["name"]: plot for part in parts if part["result"] for plot in part["result"]["plots"]}  # type: ignore[index]
+    plots = {plot["name"]: plot for part in parts if part["result"] for plot in part["result"]["plots"]}
     context = _work(request) | {
         "paper": name,
         "label": selectors.LABELS[name],
@@ -114,7 +114,7 @@ def run(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         messages.error(
             request,
-            "Nothing was started. " + " ".join(text for texts in form.errors.values() for text in texts),
+            "Nothing was started. " + " ".join(str(text) for texts in form.errors.values() for text in texts),
         )
         return redirect("design:papers")
     what = form.cleaned_data["what"]
