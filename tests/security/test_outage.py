@@ -2,17 +2,22 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest.mock import patch
 
 import httpx2 as httpx
 import psycopg
+import psycopg_pool
 import pytest
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connection
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.security.served_site import ServedSite, served_site
 from tests.waiting import LIMIT_S
 from webapp.common.database import is_away
+from webapp.common.postgresql import base
+from webapp.common.postgresql.base import DatabaseWrapper, Server
 from webapp.prefill.services.keys import BEGINNING
 
 SESSION = {"Cookie": "meridian_session=abcdefghijklmnopqrstuvwxyz012345"}
@@ -89,3 +94,57 @@ def test_only_an_outage_counts_as_one(cause: Exception, away: bool) -> None:
     assert is_away(error) == away
     assert is_away(InterfaceError("connection already closed"))
     assert not is_away(ValueError())
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """That of what is known of the server, which nobody has asked yet. It stands still."""
+    clock = Clock()
+    with patch.object(DatabaseWrapper, "server", Server(clock)):
+        yield clock
+
+
+def wrapper(alias: str, **settings: str) -> Any:
+    return DatabaseWrapper({**connection.settings_dict, **settings}, alias)
+
+
+@pytest.mark.django_db
+def test_nobody_waits_for_a_pool_that_cannot_connect(clock: Clock) -> None:
+    away = wrapper("away", HOST="127.0.0.1", PORT="1")
+    with (
+        patch.object(psycopg_pool.ConnectionPool, "getconn", side_effect=AssertionError("it waits")),
+        pytest.raises(OperationalError) as error,
+    ):
+        away.ensure_connection()
+    assert is_away(error.value)
+    clock.now += base.KNOWN_S
+    back = wrapper("back")
+    back.ensure_connection()
+    back.close()
+    back.close_pool()
+
+
+def test_a_server_that_is_away_is_asked_once_for_all(clock: Clock) -> None:
+    asked = []
+
+    def connect(**params: Any) -> None:
+        asked.append(params["connect_timeout"])
+        raise psycopg.OperationalError("no answer")
+
+    def request(_: int) -> None:
+        with pytest.raises(psycopg.OperationalError, match="no answer"):
+            DatabaseWrapper.server.ask(connect, {})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(request, range(40)))
+    assert asked == [base.CONNECT_S]
+    clock.now += base.KNOWN_S
+    request(0)
+    assert asked == [base.CONNECT_S] * 2

@@ -124,9 +124,15 @@ def database(url: str, *, pool_size: int) -> dict[str, Any]:
             "DATABASE_URL: names no database; as in postgresql://user:password@host:5432/meridian"
         )
     options: dict[str, Any] = dict(parse_qsl(parts.query))
-    options["pool"] = {"min_size": 0, "max_size": pool_size, "timeout": 10, "max_idle": 60}
+    options["pool"] = {
+        "min_size": 0,
+        "max_size": pool_size,
+        "timeout": 10,  # for one that others have; a server that is away is known sooner (common/postgresql)
+        "max_idle": 60,
+        "reconnect_timeout": 5,  # the pool tries at ever longer intervals: after this it begins anew
+    }
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "webapp.common.postgresql",
         "NAME": name,
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
