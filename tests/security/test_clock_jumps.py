@@ -1,15 +1,21 @@
-"""The site's clock jumps an hour, either way: no run fails, nodes are heard on, and a silent one is seen."""
+"""Clocks of the site, of its broker and of nodes are an hour off: no run fails, and a silent node is seen."""
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.utils import timezone
+from redis.asyncio import Redis as AsyncRedis
 
 from engine import __version__
 from tests.events import event
+from tests.site.telemetry import take_in
+from tests.site.world import make_world
 from webapp.beat import Scheduler
 from webapp.celery import app
 from webapp.computations import liveness
@@ -17,8 +23,10 @@ from webapp.inventory import services
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs.models import Run, Status
 from webapp.jobs.reconcile import reconcile
+from webapp.live.ingest import Ingest
 
 HOUR = timedelta(hours=1)
+LATE = timedelta(minutes=5)
 Jump = Callable[[timedelta], datetime]
 
 
@@ -83,7 +91,7 @@ def test_a_run_outlives_a_jump_of_the_clock(world: Any, run: Run, jump: Jump, st
     for node in Node.objects.all():
         assert node.state == NodeState.ONLINE
         assert node.last_seen is not None
-        assert abs(timezone.now() - node.last_seen) < timedelta(minutes=5), "it is of the new clock"
+        assert abs(timezone.now() - node.last_seen) < LATE, "it is of the new clock"
     jump(timedelta(seconds=30))
     hear(world, run)
     liveness.beat()
@@ -142,3 +150,82 @@ def test_a_clock_that_is_set_back_does_not_stop_the_beat(
     scheduler.tick()
     assert after_a_minute() >= often
     scheduler.close()
+
+
+@pytest.fixture
+def starting(world: Any) -> Run:
+    """A run whose nodes were told to start their ranks, and have not answered yet."""
+    made: Run = world.launch()
+    world.hear()
+    liveness.beat()
+    assert look(made).status == Status.STARTING
+    return made
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_run_that_starts_outlives_a_jump_of_the_clock(
+    world: Any, starting: Run, jump: Jump, step: timedelta
+) -> None:
+    jump(step)
+    assert look(starting).status == Status.STARTING
+    liveness.beat()
+    hear(world, starting)
+    assert look(starting).status == Status.STARTING
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_nodes_are_told_again_and_a_start_ends_in_time_after_a_jump(
+    world: Any, starting: Run, jump: Jump, step: timedelta, settings: Any
+) -> None:
+    jump(step)
+    liveness.beat()
+    told: list[str] = []
+    jump(timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S + 1))
+    liveness.beat(anew=True)
+    hear(world, starting)
+    reconcile(lambda node, *_: told.append(node))
+    assert set(told) == {node.name for node in world.nodes}
+    for _ in range(int(settings.START_TIMEOUT_S / 4) + 2):
+        jump(timedelta(seconds=4))
+        liveness.beat()
+        hear(world, starting)
+    assert look(starting).status == Status.FAILED
+    assert starting.status_reason.startswith("Did not start within")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+async def test_a_broker_whose_clock_is_off_makes_no_node_silent(step: timedelta, settings: Any) -> None:
+    world = await sync_to_async(make_world)()
+    name, stream = world.nodes[0].name, f"node:{world.nodes[0].name}:events"
+    beat = event("heartbeat", version=__version__, gpus=2, device="emulated", ranks=[])
+    async with AsyncRedis.from_url(settings.VALKEY_URL, decode_responses=True) as client:
+        await client.delete(stream)
+
+        async def its_time() -> tuple[int, int]:
+            return int(time.time() + step.total_seconds()), 0
+
+        with patch.object(client, "time", its_time):
+            ingest = Ingest(client)
+            received = int((time.time() + step.total_seconds()) * 1e3)
+            await client.xadd(stream, {"e": beat.to_json()}, id=f"{received}-1")
+            while not await ingest.round():
+                pass
+        await client.delete(stream)
+    node = await Node.objects.aget(name=name)
+    assert node.state == NodeState.ONLINE
+    assert node.last_seen is not None
+    assert abs(timezone.now() - node.last_seen) < LATE
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_node_whose_clock_is_off_is_heard_as_any_other(world: Any, run: Run, step: timedelta) -> None:
+    its_now = (timezone.now() + step).timestamp()
+    for rank in run.ranks.all():
+        ready = event("rank", run=str(run.pk), generation=run.generation, rank=rank.rank, state="running")
+        take_in([(rank.node.name, "0-1", {**ready.to_dict(), "t": its_now})])
+    hear(world, run)
+    liveness.beat()
+    assert look(run).status == Status.RUNNING
+    assert {node.state for node in Node.objects.all()} == {NodeState.ONLINE}
+    assert all(rank.state_since <= timezone.now() for rank in run.ranks.all())

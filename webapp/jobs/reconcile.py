@@ -175,7 +175,7 @@ def _start(run: Run, send: Send) -> None:
     since = liveness.listening_since()
     # Time in which no node could be heard, or told anything, is not the nodes'.
     limit = timedelta(seconds=settings.START_TIMEOUT_S)
-    if since is not None and timezone.now() - max(run.status_since, since) > limit:
+    if since is not None and timezone.now() - _later(run.status_since, since) > limit:
         late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
         who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
         services.fail_run(
@@ -190,11 +190,18 @@ def _start(run: Run, send: Send) -> None:
     services.wait_for(run, _waits(run))
 
 
+def _later(noted: datetime, since: datetime) -> datetime:
+    """The later of two times; `since` where the other lies ahead: our clock was set back since."""
+    return since if noted > timezone.now() else max(noted, since)
+
+
 def _dispatch(run: Run, send: Send) -> None:
     """Tell nodes to start those of their ranks that they have not answered for."""
     silent = [rank for rank in _ranks(run) if rank.state == RankStatus.ASSIGNED]
-    again = timezone.now() - timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S)
-    due = {rank.node for rank in silent if rank.dispatched_at is None or rank.dispatched_at < again}
+    now = timezone.now()
+    again = now - timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S)
+    # What was told in the future was told before our clock was set back.
+    due = {r.node for r in silent if r.dispatched_at is None or not again <= r.dispatched_at <= now}
     for node in sorted(due, key=lambda node: node.name):
         send(node.name, "workers.start_ranks", {"spec": spec_of(run, node).to_json()})
         services.record_dispatch(run, node)
@@ -225,7 +232,7 @@ def _not_waited_for(run: Run, left: list[RankState]) -> list[RankState]:
     heard, killed = (timedelta(seconds=seconds) for seconds in settings.STOP_LOOK_AGAIN_S)
     since = run.status_since
     waited = timezone.now() - since
-    if waited >= killed:
+    if waited >= killed or waited < -silence():  # our clock was set back: nobody knows how long it was
         return left
     if waited < heard:
         return []
@@ -249,7 +256,7 @@ def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
     if node.last_seen is None or node.state == NodeState.SILENT:
         since = liveness.listening_since()
         # Time in which no node could be heard says nothing of this one.
-        return since is not None and timezone.now() - max(asked, since) > 3 * silence()
+        return since is not None and timezone.now() - _later(asked, since) > 3 * silence()
     return node.last_seen > asked + REPORT_LAG and not _reported(run, rank, alive=True)
 
 

@@ -89,6 +89,7 @@ class Ingest:
         self._deaf = False  # nodes could not be heard since the last beat
         self._takes_writes = True
         self._taken = ""  # who else uses the broker
+        self._broker_behind_ms = 0  # its clock, as of the last look
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -140,6 +141,7 @@ class Ingest:
         await self._bound(names)
         await self._mend_users()
         await self._keep_claim()
+        await self._compare_clocks()
         await self._try_to_write()
         wanted = {stream_of(name): name for name in names} | {CHANGES: ""}
         for stream in wanted.keys() - self._nodes.keys() if self._looked else list(wanted):
@@ -183,6 +185,13 @@ class Ingest:
         if taken and taken != self._taken:
             log.error("another site uses the broker", error=taken)
         self._taken = taken
+
+    async def _compare_clocks(self) -> None:
+        """Find out how far the broker's clock, which dates what nodes say, is behind ours."""
+        before = time.time()
+        seconds, microseconds = await self._client.time()
+        ours = (before + time.time()) / 2
+        self._broker_behind_ms = round((ours - seconds) * 1e3 - microseconds / 1e3)
 
     async def _try_to_write(self) -> None:
         """Find out whether nodes can append: not to a broker that is full, read-only or without a disk."""
@@ -263,10 +272,16 @@ class Ingest:
                         changed[kind].add(int(fields[kind]))
                     continue
                 try:
-                    events.append((self._nodes[stream], entry, from_json(fields.get("e", ""))))
+                    event = from_json(fields.get("e", ""))
+                    events.append((self._nodes[stream], self._by_our_clock(entry), event))
                 except ValueError as error:
                     add_refusal(refused, self._nodes[stream], str(error))
         return events, changed["run"], changed["person"], refused
+
+    def _by_our_clock(self, entry: str) -> str:
+        """The id of a stream entry as the broker would have given it if its clock were ours."""
+        received, _, number = entry.partition("-")
+        return f"{int(received) + self._broker_behind_ms}-{number}"
 
     async def _acknowledge(self, entries: Entries) -> None:
         if not entries:

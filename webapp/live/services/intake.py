@@ -67,7 +67,8 @@ def take_in(events: list[tuple[str, str, Event]], changed: set[int]) -> list[tup
 
     Parameters
     ----------
-    events : (node, stream entry id, event). At least once: what is known by its key changes nothing.
+    events : (node, stream entry id by our clock, event). At least once: what
+        is known by its key changes nothing.
     changed : runs whose state a service has changed since the last batch.
     """
     intake = Intake()
@@ -390,7 +391,7 @@ def _message(intake: Intake, before: Run) -> dict[str, Any]:
 
 
 def _entry_time(entry: str) -> datetime:
-    """When the broker received a stream entry: the one clock by which all nodes are judged.
+    """When the broker received a stream entry, whose id is of our clock: the one by which nodes are judged.
 
     A node may give its entry any later id. It must not stand for ever as one that was just heard.
     """
