@@ -16,6 +16,7 @@ LABELS = {
     "rail-only": "Rail-only",
     "dtfm": "DT-FM",
     "bubbletea": "BubbleTea",
+    "sailor": "Sailor",
 }
 # Results older than those of this many computations are not looked for.
 MOST_READ = 40
