@@ -1,10 +1,15 @@
 """Compiles the engine's kernels, kept on disk: what the first page or command would wait for otherwise."""
 
+import json
 import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from engine.analyze.formats import load
+from engine.analyze.result import analyze
 from engine.inputs import parse
 from engine.plan.placement import baselines
 from engine.plan.placement.place import place
@@ -76,6 +81,15 @@ def placement_and_prefill() -> None:
         replay(parse(ReplayRequest, {**BUBBLES, "controller": {"order": order, "chunk_tokens": 128}}))
 
 
+def trace() -> None:
+    """The replay of a trace, here of a simulated schedule."""
+    scenario = parse(Scenario, {**CELL, "times": TIMES[0], "policy": "1f1b"})
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        path.write_text(json.dumps(simulate(scenario).as_dict()))
+        analyze(load(path))
+
+
 def first_half() -> None:
     """Every policy but crosspipe-* and `optimal`, whose solver is C++; `auto` comes last, and uses all."""
     schedules(policy for policy in POLICIES if policy != "optimal" and not policy.startswith(CROSSPIPE))
@@ -86,6 +100,7 @@ def second_half() -> None:
     """As long as the first, which finds on disk what is compiled here."""
     schedules(policy for policy in POLICIES if policy.startswith(CROSSPIPE))
     placement_and_prefill()
+    trace()
 
 
 def main() -> None:

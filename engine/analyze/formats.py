@@ -53,11 +53,11 @@ def load(path: Path, meta: Path | None = None) -> Loaded:
         return Loaded(trace=trace, graph=op_graph(trace))
     if meta is not None:
         raise InputError("--meta", str(meta), "belongs to a parquet file alone")
-    if re.match(rb'\s*\{[^\n]*"track"[^\n]*\}\s*(\n|$)', begin):
-        trace = read_span_lines(path)
-        return Loaded(trace=trace, graph=span_graph(trace))
     if begin.lstrip().startswith(b"{") and re.search(rb'"spans"\s*:\s*\[', begin):
         trace = read_span_list(path)
+        return Loaded(trace=trace, graph=span_graph(trace))
+    if re.match(rb'\s*\{[^\n]*"track"[^\n]*\}\s*(\n|$)', begin):
+        trace = read_span_lines(path)
         return Loaded(trace=trace, graph=span_graph(trace))
     if re.match(rb"\s*[\[{]", begin) and (begin.lstrip().startswith(b"[") or b'"traceEvents"' in begin):
         events = read_events(path)

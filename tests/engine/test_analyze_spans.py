@@ -88,6 +88,13 @@ def test_a_slow_last_stage_is_found(tmp_path: Path) -> None:
     assert ours["slowest_workers"]["workers"][0].endswith(",3")
 
 
+def test_a_short_answer_of_simulate_on_one_line_is_no_line_of_spans(tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    answer = simulated("one stage").as_dict()
+    path.write_text(json.dumps(answer) + "\n")
+    assert analyze(load(path)).as_dict()["utilization"] == pytest.approx(answer["utilization"])
+
+
 def test_an_answer_of_simulate_and_a_packed_file_read_the_same(tmp_path: Path) -> None:
     done = simulated("1f1b")
     (tmp_path / "spans.jsonl").write_text(lines(done))
