@@ -14,7 +14,6 @@ import pytest
 
 from tests.waiting import LIMIT_S, has_ended, until
 from webapp.servers.errors import ServersError
-from webapp.supervisor.children import STEADY_S
 from webapp.supervisor.console import Console
 from webapp.supervisor.given_files import SECRET
 from webapp.supervisor.services import AGENTS, WEB, Service, agent_services, read_env
@@ -56,7 +55,7 @@ def test_what_dies_is_named_quoted_and_started_again() -> None:
 
 
 def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
+    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
     out = io.StringIO()
     supervisor = Supervisor(Console(out))
     ranks = """
@@ -76,21 +75,13 @@ def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> N
     assert "ranks are left" in out.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("code", "lived_s"),
-    [("raise SystemExit(7)", STEADY_S + 1), ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 0)],
-)
-def test_what_has_lived_for_a_minute_or_is_killed_is_never_given_up(
-    monkeypatch: pytest.MonkeyPatch, code: str, lived_s: float
-) -> None:
-    monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
+def test_a_part_of_a_site_that_runs_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
     monkeypatch.setattr("webapp.supervisor.children.LONGEST_PAUSE_S", 0.02)
     supervisor = Supervisor(Console(out := io.StringIO()))
-    supervisor.start([service("frail", code)])
-    (child,) = supervisor._children
-    child._started -= lived_s
+    supervisor.start([service("frail", "raise SystemExit(7)")])
     try:
-        supervisor.watch(until=lambda: out.getvalue().count("frail died") >= 5)
+        supervisor.watch(until=lambda: out.getvalue().count("frail died") >= 5, gives_up=False)
     finally:
         supervisor.stop()
 
@@ -259,7 +250,7 @@ class ServersOnAFullDisk:
 
 
 def test_what_dies_on_a_full_disk_waits_for_room_and_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.supervisor.children.MOST_DEATHS", 2)
+    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
     monkeypatch.setattr("webapp.supervisor.supervisor.LOOK_AT_DISK_S", 0.0)
     out = io.StringIO()
     disk = ServersOnAFullDisk()

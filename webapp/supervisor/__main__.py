@@ -82,7 +82,7 @@ def _run(supervisor: Supervisor, listening: socket.socket, *, demo: bool, sell: 
         if sell and (key := demo_key(var)).exists():
             supervisor.say(f"the tenant's API key: export MERIDIAN_KEY=$(cat {key}); /prefill/ has examples")
     supervisor.say("Ctrl-C stops everything")
-    supervisor.watch()
+    supervisor.watch(gives_up=False)
     raise Interrupted  # watch ends only by an exception
 
 

@@ -12,8 +12,7 @@ from webapp.supervisor.console import Console
 from webapp.supervisor.services import Service
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_DEATHS = 5  # in a row, each within STEADY_S of its start and of its own
-FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)  # somebody ended it; so says its status
+MOST_DEATHS = 5  # in a row, each within STEADY_S of its start
 STEADY_S = 60.0
 LONGEST_PAUSE_S = 8.0
 LAST_LINES = 8
@@ -26,8 +25,6 @@ class Child:
     def __init__(self, service: Service, console: Console) -> None:
         self.service = service
         self.deaths = 0
-        self.faults = 0  # deaths of its own
-        self.was_steady = False  # it has lived for STEADY_S: what ends it now is no fault of its settings
         self.restart_at: float | None = None
         self.last = deque[str](maxlen=LAST_LINES)
         self._console = console
@@ -59,11 +56,6 @@ class Child:
             self.service.listening.close()
 
     @property
-    def hopeless(self) -> bool:
-        """Whether it has never lived for long, and ended by itself however often it was started."""
-        return self.faults >= MOST_DEATHS and not self.was_steady
-
-    @property
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
@@ -91,10 +83,7 @@ class Child:
             self.process.stdout.close()
         self.process = None
         steady = time.monotonic() - self._started > STEADY_S
-        self.was_steady = self.was_steady or steady
         self.deaths = 1 if steady else self.deaths + 1
-        if status not in FROM_OUTSIDE:
-            self.faults += 1
         self.restart_at = time.monotonic() + (0.0 if steady else pause_s(self.deaths))
         return status
 

@@ -13,9 +13,8 @@ from types import FrameType
 from webapp.servers.embedded import EmbeddedServers
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line
-from webapp.servers.postgres import Postgres
 from webapp.servers.valkey import Valkey
-from webapp.supervisor.children import FROM_OUTSIDE, MOST_DEATHS, STEADY_S, Child, in_words, pause_s
+from webapp.supervisor.children import MOST_DEATHS, STEADY_S, Child, in_words, pause_s
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import Service
 
@@ -55,10 +54,8 @@ class Supervisor:
         self._servers = servers
         self._children: list[Child] = []
         self._commands: list[Child] = []
-        self._server_deaths: dict[str, tuple[int, int]] = {}  # in a row, and those of its own
-        self._server_died_at: dict[str, float] = {}
-        self._steady_servers: set[str] = set()
-        self._since = time.monotonic()
+        self._server_deaths: dict[str, list[float]] = {}
+        self._gives_up = True
         self._failed = False
         self._hangs = False
         self._waits_for_space = False
@@ -128,16 +125,21 @@ class Supervisor:
             self._commands.remove(child)
         return child.buried()
 
-    def watch(self, until: Callable[[], bool] = lambda: False) -> None:
+    def watch(self, until: Callable[[], bool] = lambda: False, *, gives_up: bool = True) -> None:
         """Print output and restart what dies, until `until` says so.
+
+        gives_up : whether a part that dies again and again ends it all. It does while the site starts, since
+            such a part cannot run with these settings; a site that has run is not ended for one that is
+            killed, or for as long as something else is away.
 
         Raises
         ------
         Interrupted
             Ctrl-C or SIGTERM came.
         Failed
-            A child that never lived for a minute died MOST_DEATHS times in a row.
+            A child or a server died MOST_DEATHS times in a row.
         """
+        self._gives_up = gives_up
         while not until():
             self._pump(self._children)
             self._check_interrupted()
@@ -172,9 +174,9 @@ class Supervisor:
         if child.process is not None:
             status = in_words(child.buried())
             name = child.service.name
-            if child.hopeless:
+            if self._gives_up and child.deaths >= MOST_DEATHS:
                 self.say(
-                    f"{name} died {child.faults} times in a row, last with {status}: stopping everything"
+                    f"{name} died {child.deaths} times in a row, last with {status}: stopping everything"
                 )
                 self._quote(child)
                 self._failed = True
@@ -199,26 +201,18 @@ class Supervisor:
                 continue
             status = in_words(server.child.returncode)
             self.say(f"{server.name} died with {status}: {last_line(server.log)}")
-            self._restart_server(server.name, pause_s(self._deaths_of(server)))
+            self._restart_server(server.name, pause_s(self._deaths_of(server.name)))
 
-    def _deaths_of(self, server: Postgres | Valkey) -> int:
-        """Count a death of a server; returns how many there were in a row, each within a minute.
-
-        Raises Failed where it has never lived for that long, and ended by itself each time.
-        """
-        now, name = time.monotonic(), server.name
-        deaths, faults = self._server_deaths.get(name, (0, 0))
-        if now - self._server_died_at.get(name, self._since) > STEADY_S:
-            self._steady_servers.add(name)
-            deaths = 0
-        assert server.child is not None
-        faults += server.child.returncode not in FROM_OUTSIDE
-        self._server_deaths[name], self._server_died_at[name] = (deaths + 1, faults), now
-        if faults >= MOST_DEATHS and name not in self._steady_servers:
+    def _deaths_of(self, name: str) -> int:
+        """Count a death of a server; returns how many there were in a minute. Raises Failed as `watch`."""
+        now = time.monotonic()
+        recent = [at for at in self._server_deaths.get(name, []) if now - at < STEADY_S]
+        self._server_deaths[name] = [*recent, now]
+        if self._gives_up and len(recent) + 1 >= MOST_DEATHS:
             self.say(f"{name} keeps dying: stopping everything")
             self._failed = True
             raise Failed
-        return deaths + 1
+        return len(recent) + 1
 
     def _watch_pulse(self, broker: Valkey) -> None:
         """Say that our own broker hangs, and end it if it does so for long; it is then started again."""
@@ -258,7 +252,7 @@ class Supervisor:
             )
             self._server_deaths.clear()
             for child in self._children:
-                child.deaths = child.faults = 0
+                child.deaths = 0
         return self._waits_for_space
 
     def _down(self) -> list[str]:
