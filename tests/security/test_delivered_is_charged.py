@@ -95,6 +95,13 @@ def test_a_coordinator_that_does_not_answer_is_waited_for_and_then_nothing_is_ch
     assert (event.outcome, event.reason, event.charge) == (Outcome.ABORTED, "site_lost", 0)
 
 
+def test_a_request_of_a_clock_that_was_set_back_since_is_closed_too(shop: Shop) -> None:
+    opened(shop, "r", ago=-timedelta(hours=1))
+    opened(shop, "young", ago=-timedelta(seconds=5))
+    assert settling.settle_open_requests() == 1
+    assert UsageEvent.objects.get().request_id == "r"
+
+
 def test_an_open_request_is_shown_and_no_charge(shop: Shop) -> None:
     opened(shop, "r")
     page = shop.world.client("tenant").get("/usage/").content.decode()

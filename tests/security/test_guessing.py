@@ -13,17 +13,9 @@ from tests.site.house import PASSWORD, make_house, rows
 from tests.site.tenancies import give_key
 from tests.site.world import make_world
 from tests.waiting import LIMIT_S
-from webapp.common import broker
 from webapp.common.environment import networks
 from webapp.common.throttle import of_address
 from webapp.inventory.node_views import JOINS_PER_MINUTE
-
-
-@pytest.fixture(autouse=True)
-def _nobody_has_failed() -> None:
-    for pattern in ("control:throttle:*", "control:uses:*"):
-        for key in broker.client().scan_iter(pattern):
-            broker.client().delete(key)
 
 
 @pytest.fixture

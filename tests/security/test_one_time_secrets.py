@@ -12,17 +12,10 @@ from engine import __version__
 from tests.site.world import make_node
 from webapp.accounts.models import Invitation, InvitationState, Membership, Role, User
 from webapp.accounts.services import activate, deactivate, invite, make_reset_link, remove_member, set_role
-from webapp.common import broker
 from webapp.inventory import services
 from webapp.inventory.models import JoinToken, Node
 
 PASSWORD = "a long enough secret 7"
-
-
-@pytest.fixture(autouse=True)
-def _no_throttle() -> None:
-    for key in broker.client().scan_iter("control:uses:*"):
-        broker.client().delete(key)
 
 
 @pytest.fixture

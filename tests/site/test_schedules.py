@@ -243,10 +243,14 @@ def test_a_worker_that_shuts_down_leaves_it_to_the_next(world: World) -> None:
     assert len(computation.answer["results"]) == 2
 
 
-def test_what_a_dead_worker_held_is_sent_again_and_its_late_answer_refused(world: World) -> None:
+@pytest.mark.parametrize("clock_was_set_back", [False, True])
+def test_what_a_dead_worker_held_is_sent_again_and_its_late_answer_refused(
+    world: World, clock_was_set_back: bool
+) -> None:
     lost = claimed(world)
     assert services.requeue_lost() == 0
-    Computation.objects.update(heard_at=timezone.now() - timedelta(seconds=services.SILENT_S + 1))
+    age = timedelta(hours=-1) if clock_was_set_back else timedelta(seconds=services.SILENT_S + 1)
+    Computation.objects.update(heard_at=timezone.now() - age)
     assert services.requeue_lost() == 1
     assert not services.note_progress(lost, {"done": 1, "of": 2}, {"results": []})
     services.finish(lost, {"results": ["late"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -10,6 +11,7 @@ from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
 from webapp.accounts.models import Team
+from webapp.common.ages import older
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.asked_once import asked_once
 from webapp.common.search import Words
@@ -45,11 +47,11 @@ class ComputationQuerySet(ArchivableQuerySet):
         """Those of `kinds`."""
         return self.filter(kind__in=kinds)
 
-    def lost(self, heard_before: Any, sent_before: Any) -> ComputationQuerySet:
-        """Open ones that nobody seems to be at: running and silent, or queued for long."""
-        silent = models.Q(state=ComputationState.RUNNING, heard_at__lt=heard_before)
-        waiting = models.Q(state=ComputationState.QUEUED, sent_at__lt=sent_before)
-        return self.filter(silent | waiting)
+    def lost(self, *, silent: timedelta, unheard: timedelta) -> ComputationQuerySet:
+        """Open ones that nobody seems to be at: running and silent, or queued, for so long."""
+        running = models.Q(state=ComputationState.RUNNING) & older("heard_at", silent)
+        waiting = models.Q(state=ComputationState.QUEUED) & older("sent_at", unheard)
+        return self.filter(running | waiting)
 
 
 class Computation(Archivable):

@@ -181,7 +181,7 @@ def requeue_lost() -> int:
     now = timezone.now()
     with transaction.atomic():
         lost = Computation.objects.lost(
-            now - timedelta(seconds=SILENT_S), now - timedelta(seconds=UNHEARD_S)
+            silent=timedelta(seconds=SILENT_S), unheard=timedelta(seconds=UNHEARD_S)
         ).select_for_update(skip_locked=True)
         keys = list(lost.values_list("pk", flat=True))
         Computation.objects.filter(pk__in=keys).update(state=ComputationState.QUEUED, claim=None, sent_at=now)

@@ -19,6 +19,7 @@ from engine.control.coordinator_wire import FROM_COORDINATOR, GATEWAY_RANK
 from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
 from engine.prefill.messages import MOST_ACCOUNTED, Account, Accounted
+from webapp.common.ages import older
 from webapp.live.models import PrefillCoordinator
 from webapp.prefill.gateway.admission import addresses_of
 from webapp.prefill.gateway.connections import CoordinatorAddress
@@ -48,7 +49,7 @@ class Told:
 def settle_open_requests(*, after: timedelta = SETTLE_AFTER, give_up_after: timedelta = GIVE_UP_AFTER) -> int:
     """Close the open requests that arrived at least `after` ago and are not under way; returns how many."""
     by_tenancy: defaultdict[int, list[OpenRequest]] = defaultdict(list)
-    old = OpenRequest.objects.filter(at__lte=timezone.now() - after)
+    old = OpenRequest.objects.filter(older("at", after))
     for row in old.select_related("tenancy", "key", "dc").order_by("at")[:MOST_ACCOUNTED]:
         by_tenancy[row.tenancy_id].append(row)
     return sum(_settle(rows, give_up_after) for rows in by_tenancy.values())
@@ -57,11 +58,11 @@ def settle_open_requests(*, after: timedelta = SETTLE_AFTER, give_up_after: time
 def _settle(rows: Sequence[OpenRequest], give_up_after: timedelta) -> int:
     tenancy = rows[0].tenancy
     told = asyncio.run(_ask(_coordinators(tenancy), [row.request_id for row in rows]))
-    waits_until = timezone.now() - give_up_after
+    now = timezone.now()
     closed = 0
     for row in rows:
         dc, accounted = told.by_request.get(row.request_id, (row.dc_id, None))
-        if accounted is None and told.silent and row.at > waits_until:
+        if accounted is None and told.silent and abs(now - row.at) < give_up_after:
             continue
         if accounted is None or accounted.fate != "open":
             _close(row, dc, accounted)
