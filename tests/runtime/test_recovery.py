@@ -265,8 +265,9 @@ def test_too_few_nodes_fail_the_run_and_the_checkpoint_stays(tmp_path: Path) -> 
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed" and e["rank"] == 0]
     assert "no message from node-1 for 2 s" in failed[0]["detail"]
     assert "2 GPUs are left (north 2), which cannot hold a pipeline of 3 layers" in failed[0]["detail"]
-    saved = [e["where"] for e in run.of_kind("checkpoint") if e["state"] == "saved"]
-    assert find(saved[-1]).manifest.step == run.of_kind("checkpoint")[-1]["step"]
+    saved = [e for e in run.of_kind("checkpoint") if e["state"] == "saved"]
+    # The one that was being saved when the machine was killed may be said to have failed after it.
+    assert find(saved[-1]["where"]).manifest.step == saved[-1]["step"]
 
 
 @pytest.mark.long
