@@ -81,7 +81,6 @@ def outages(demo: Demo, kills: int) -> dict[str, list[float]]:
             began = time.monotonic()
             victim.kill()
             time.sleep(0.02)  # until the signal is there
-            time.sleep(0.02)  # the signal is there
             wait_for(f"{part} to be back", is_back, 120, every=0.05)
             took[part].append(time.monotonic() - began)
     return took
