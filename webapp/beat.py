@@ -6,10 +6,10 @@ from celery.beat import PersistentScheduler
 
 
 class Scheduler(PersistentScheduler):
-    """Celery's own, but nothing waits for a time at which it ran "later" than now.
+    """Celery's own, but a task that last ran in the future counts as run now.
 
-    After a step of the clock by an hour back Celery sends nothing for an hour, as each task last ran in the
-    future; what it keeps on disk has such times after a restart, too.
+    Without this, a clock that is set back by an hour stops all tasks for an hour. A restart does not help:
+    Celery keeps on disk when each task last ran.
     """
 
     def tick(self, *args: Any, **kwargs: Any) -> Any:

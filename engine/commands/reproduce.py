@@ -84,10 +84,10 @@ def _lines(outcomes: dict[str, tuple[Experiment, Outcome]]) -> Iterator[str]:
         yield ""
     rows = [row for _, outcome in outcomes.values() for row in outcome.rows]
     failing = sum(row.ok is False for row in rows)
-    counts = [(number, status) for status, number in _counts(rows).items() if number or status != "open"]
+    counts = [f"{number} {status}" for status, number in _counts(rows).items()]
     if failing:
-        counts.append((failing, "not as they say"))
-    yield ", ".join(f"{number} {status}" for number, status in counts)
+        counts.append(f"{failing} not as they say")
+    yield ", ".join(counts)
 
 
 def _counts(rows: list[Row]) -> dict[str, int]:

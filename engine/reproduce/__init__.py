@@ -27,9 +27,8 @@ EXPECTED_SLACK = 0.01
 ROUNDING = 1e-12
 
 Relation = Literal["equal", "at most", "at least"]
-# open: a row that is not classified yet. There must be none in the end.
-Status = Literal["met", "explained", "refuted", "untested", "open"]
-STATUSES: tuple[Status, ...] = ("met", "explained", "refuted", "untested", "open")
+Status = Literal["met", "explained", "refuted", "untested"]
+STATUSES: tuple[Status, ...] = ("met", "explained", "refuted", "untested")
 
 
 def deviation(paper: float, ours: float) -> float:
@@ -86,7 +85,7 @@ class Untested:
 class Row:
     """One published figure and ours.
 
-    paper : the printed figure; None only in a row that is not classified yet.
+    paper : the printed figure.
     ours : NaN only in an untested row that has no figure.
     relation : the figure is printed as an equality, or as a bound: "below 5 %" is ``at most`` 5.
     tolerance : largest |ours / paper − 1| (|ours − paper| if paper is 0) of a row that is met; of an
@@ -99,7 +98,7 @@ class Row:
     """
 
     name: str
-    paper: float | None
+    paper: float
     ours: float
     unit: str
     relation: Relation = "equal"
@@ -111,8 +110,8 @@ class Row:
 
     def __post_init__(self) -> None:
         differs = isinstance(self.answer, Explained | Refuted)
-        if self.answer is not None and self.paper is None:
-            raise ValueError(f"{self.name}: only a printed figure has an answer")
+        if self.answer is None and self.tolerance is None:
+            raise ValueError(f"{self.name}: a row without an answer is met within a tolerance")
         if differs != (self.expected_deviation is not None):
             raise ValueError(
                 f"{self.name}: an expected deviation belongs to explained and refuted rows alone"
@@ -131,19 +130,18 @@ class Row:
             return "refuted"
         if isinstance(self.answer, Untested):
             return "untested"
-        return "open" if self.tolerance is None or self.paper is None else "met"
+        return "met"
 
     @property
-    def deviation(self) -> float | None:
-        """ours / paper − 1, or ours if the paper's figure is 0; None if the paper prints none."""
-        return None if self.paper is None else deviation(self.paper, self.ours)
+    def deviation(self) -> float:
+        """ours / paper − 1, or ours if the paper's figure is 0."""
+        return deviation(self.paper, self.ours)
 
     @property
     def ok(self) -> bool | None:
-        """Whether what the row says holds; None if it is untested or open."""
-        if self.status in ("untested", "open"):
+        """Whether what the row says holds; None if it is untested."""
+        if isinstance(self.answer, Untested):
             return None
-        assert self.paper is not None
         if self.answer is None:
             assert self.tolerance is not None
             return within(self.paper, self.ours, self.tolerance, self.relation)
@@ -152,7 +150,6 @@ class Row:
         return math.isfinite(off) and abs(off) <= EXPECTED_SLACK + ROUNDING and self._answer_holds()
 
     def _answer_holds(self) -> bool:
-        assert self.paper is not None
         if isinstance(self.answer, Explained):
             assert self.tolerance is not None
             return within(self.paper, self.answer.without_cause, self.tolerance, self.relation)

@@ -66,7 +66,7 @@ def figures(row: Row) -> tuple[str | None, ...]:
     sign = {"equal": "", "at most": "≤ ", "at least": "≥ "}[row.relation]
     return (
         row.name,
-        None if row.paper is None else f"{sign}{row.paper:g}",
+        f"{sign}{row.paper:g}",
         f"{row.ours:.4g}" if math.isfinite(row.ours) else None,
         row.unit,
         None if row.tolerance is None else f"{100 * row.tolerance:g} %",

@@ -73,7 +73,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     difference = difference_of(row)
     return {
         **row,
-        "printed": DASH if row["paper"] is None else SIGNS[row["relation"]] + figure(row["paper"]),
+        "printed": SIGNS[row["relation"]] + figure(row["paper"]),
         "ours_text": DASH if row["ours"] is None else figure(row["ours"]),
         "difference": DASH if difference is None else signed(100 * difference),
         "word": f"{row['status']}, but not as it says" if fails else row["status"],
