@@ -53,6 +53,10 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200, help="for each seed (200)")
     parser.add_argument("--minutes", type=float, default=40.0, help="over which those are spread (40)")
     asked = parser.parse_args()
+    if asked.faults < 1:
+        parser.error(f"--faults {asked.faults}: must be at least 1")
+    if not 0 < asked.minutes < float("inf"):
+        parser.error(f"--minutes {asked.minutes}: must be above 0")
     began = time.monotonic()
     with movable_clocks(CLOCKS) as movable:
         if not movable:
