@@ -4,17 +4,21 @@ A bf16 job keeps fp32 weights. Casting them for each microbatch would cost memor
 microbatch in flight would hold a copy of its own for its backward pass.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from engine.nn.layers import Linear
+from engine.nn.products import GradientSum
+
 
 class CastWeights:
     """Copies of a layer's weights in `dtype`, on the weights' device; an embedding casts the rows it reads.
 
-    Autograd brings gradients to the copies. They are added to those of the weights, in the weights' type, and
-    let go of at once.
+    Gradients of the copies are added to those of the weights, in the weights' type: those of products by the
+    product's own kernel, the others once autograd has brought them.
 
     copies : by the weights' names.
     """
@@ -23,8 +27,15 @@ class CastWeights:
         whole = {id(module.weight) for module in layer.modules() if isinstance(module, nn.Embedding)}
         self._weights = {n: p for n, p in layer.named_parameters() if id(p) not in whole}
         self.copies = {n: p.detach().to(dtype).requires_grad_() for n, p in self._weights.items()}
-        for name, copy in self.copies.items():
-            copy.register_post_accumulate_grad_hook(partial(_hand_over, self._weights[name]))
+        self._sums = {id(weight): GradientSum(weight) for weight in self._weights.values()}
+        products = [module for module in layer.modules() if isinstance(module, Linear)]
+        for module in products:
+            module.gradient_sum = self._sums[id(module.weight)]
+        added = {id(module.weight) for module in products}
+        for name, weight in self._weights.items():
+            if id(weight) not in added:
+                hand_over = partial(_hand_over, self._sums[id(weight)])
+                self.copies[name].register_post_accumulate_grad_hook(hand_over)
 
     @torch.no_grad()
     def again(self) -> None:
@@ -32,14 +43,15 @@ class CastWeights:
         for name, weight in self._weights.items():
             self.copies[name].copy_(weight)
 
-    def leaves(self) -> dict[int, Tensor]:
-        """By the id of a weight: the copy to which autograd brings its gradient."""
-        return {id(weight): self.copies[name] for name, weight in self._weights.items()}
+    def when_added(self, weight: nn.Parameter, tell: Callable[[], None]) -> bool:
+        """Tell of each gradient that is added to a weight; False if it is none of those that are cast."""
+        if id(weight) not in self._sums:
+            return False
+        self._sums[id(weight)].told.append(tell)
+        return True
 
 
-def _hand_over(weight: nn.Parameter, copy: Tensor) -> None:
+def _hand_over(total: GradientSum, copy: Tensor) -> None:
     assert copy.grad is not None
-    if weight.grad is None:
-        weight.grad = torch.zeros_like(weight)
-    weight.grad.add_(copy.grad)
+    total.add(copy.grad)
     copy.grad = None

@@ -11,16 +11,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engine.job.model_document import TrainModel
+from engine.nn.products import GradientSum, Product
 
 RMS_EPS = 1e-5
 ROPE_THETA = 10_000.0  # Su et al., RoFormer
 
 
 class Linear(nn.Linear):
-    """y = x·Wᵀ + b in the type of x."""
+    """y = x·Wᵀ + b in the type of x.
+
+    gradient_sum : set where the weight is a cast copy (`CastWeights`): takes the gradients of the weight.
+    """
+
+    gradient_sum: GradientSum | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
+        if self.gradient_sum is not None:
+            y: Tensor = Product.apply(x, self.weight, bias, self.gradient_sum)
+            return y
         return functional.linear(x, self.weight.to(x.dtype), bias)
 
 

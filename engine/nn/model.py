@@ -5,6 +5,7 @@ starts from the same model. Layer 0 is the embedding, 1 … L the blocks, L + 1 
 """
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,7 @@ class Chunk(nn.Module):
     While `tape` is a list, every module with weights notes there where its output stands in the graph: that
     lets a backward pass be split into its input part and its weight part without computing either twice.
 
-    cast, leaves : after `keep_cast`, the copies of each layer's weights; and by the id of a weight the copy,
-        to which autograd brings the gradient.
+    cast : after `keep_cast`, the copies of each layer's weights.
     """
 
     def __init__(self, job: TrainJob, numbers: list[int]) -> None:
@@ -46,7 +46,6 @@ class Chunk(nn.Module):
         self.to(PARAMETER_DTYPES[job.device.dtype])
         self.tape: list[Taped] | None = None
         self.cast: list[CastWeights] = []  # of each layer, once `keep_cast` was called
-        self.leaves: dict[int, Tensor] = {}
         for module in self.modules():
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_hook(self._note)
@@ -64,7 +63,6 @@ class Chunk(nn.Module):
         """
         if any(parameter.dtype is not self.dtype for parameter in self.parameters()):
             self.cast = [CastWeights(layer, self.dtype) for layer in self.layers]
-            self.leaves = {key: leaf for cast in self.cast for key, leaf in cast.leaves().items()}
 
     def _note(self, module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
         if self.tape is not None:
@@ -92,11 +90,10 @@ class Stage(nn.Module):
             for cast in chunk.cast:  # type: ignore[union-attr]
                 cast.again()
 
-    def leaf_of(self, weight: nn.Parameter) -> Tensor:
-        """The tensor to which autograd brings the gradient of a weight: the weight, or its copy."""
-        for chunk in self.chunks:
-            weight = chunk.leaves.get(id(weight), weight)  # type: ignore[union-attr, operator]
-        return weight
+    def when_added(self, weight: nn.Parameter, tell: Callable[[], None]) -> None:
+        """Tell of each gradient that is added to a weight."""
+        if not any(cast.when_added(weight, tell) for chunk in self.chunks for cast in chunk.cast):  # type: ignore[union-attr]
+            weight.register_post_accumulate_grad_hook(lambda _: tell())
 
     @property
     def numbers(self) -> list[int]:

@@ -108,7 +108,7 @@ def trained_on(ground: Ground) -> Trained:
         replicas=job.cell.pipelines,
         eager=job.device.kind != "emulated",
         tp=tp,
-        leaf_of=stage.leaf_of,
+        when_added=stage.when_added,
     )
     optimizer = torch.optim.AdamW(
         tp.groups(list(stage.parameters())),

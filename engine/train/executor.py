@@ -23,6 +23,7 @@ from engine.job.job import TrainJob
 from engine.nn.device import CpuDevice, Device, Moment, Side
 from engine.nn.model import DTYPES, Chunk, Stage, Taped, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.nn.products import only
 from engine.schedule.ir import OpKind, Schedule
 from engine.train.exchange import Incoming, Key, Outgoing
 from engine.train.gradients import Gradients
@@ -317,14 +318,16 @@ class Executor:
         wanted = [edge for edge, _ in saved.tape]
         if saved.leaf is not None:
             wanted.append(get_gradient_edge(saved.leaf))
-        gradients = torch.autograd.grad((saved.output,), wanted, (gradient,), retain_graph=True)
+        with only("inputs"):
+            gradients = torch.autograd.grad((saved.output,), wanted, (gradient,), retain_graph=True)
         saved.gradients = gradients[: len(saved.tape)]
         return gradients[-1] if saved.leaf is not None else None
 
     def _weight(self, work: Work) -> None:
         start = self._start()
         saved = self._saved[work.key]
-        self._add(work, lambda: _weight_gradients(saved))
+        with only("weights"):
+            self._add(work, lambda: _weight_gradients(saved))
         self._let_go(work)
         self._end(work, start)
         self._finished(work)

@@ -9,6 +9,7 @@ each replica the moment at which it was ready, so that waiting for it is not tak
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class Gradients:
     eager : a bucket may be summed in the middle of an op. Not on the emulated device, whose ops are computed
         at their start and last longer.
     tp : how the stage is shared with other ranks, each of which sums its part with its own replicas.
-    leaf_of : the tensor to which autograd brings the gradient of a parameter (`Stage.leaf_of`).
+    when_added : has somebody told of each gradient that is added to a parameter (`Stage.when_added`).
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Gradients:
         replicas: int,
         eager: bool = True,
         tp: OneRank = ONE_RANK,
-        leaf_of: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter,
+        when_added: Callable[[nn.Parameter, Callable[[], None]], None] | None = None,
     ) -> None:
         # All replicas sum the buckets in this order: that in which most schedules finish them.
         first_to_last = [(i, parameter) for i, chunk in enumerate(chunks) for parameter in chunk.parameters()]
@@ -65,7 +66,7 @@ class Gradients:
             local = self._own[self._ends[i] - part.numel() : self._ends[i]].view_as(part)
             parameter.grad = tp.gradient(parameter, local)
             if group is not None:
-                leaf_of(parameter).register_post_accumulate_grad_hook(self._hook(i))
+                (when_added or _when_added)(parameter, partial(self._added, i))
         self.clear()
 
     def clear(self) -> None:
@@ -119,13 +120,10 @@ class Gradients:
         """Multiply all gradients."""
         self._own.mul_(factor)
 
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        def added(_: Tensor) -> None:
-            if self._eager and self._chunk_of[index] in self._final:
-                self._ready[index] = True
-                self._launch()
-
-        return added
+    def _added(self, index: int) -> None:
+        if self._eager and self._chunk_of[index] in self._final:
+            self._ready[index] = True
+            self._launch()
 
     def _launch(self) -> None:
         """Sum the buckets that are ready; the last one waits for the numbers that ride in it."""
@@ -145,3 +143,7 @@ class Gradients:
         whole, part = self._riders[1 + 2 * replica : 3 + 2 * replica].tolist()
         ahead = whole + part - (math.floor(mine) % _WRAP_S + mine % 1.0)
         return (ahead + _WRAP_S / 2) % _WRAP_S - _WRAP_S / 2
+
+
+def _when_added(parameter: nn.Parameter, tell: Callable[[], None]) -> None:
+    parameter.register_post_accumulate_grad_hook(lambda _: tell())

@@ -77,12 +77,16 @@ class ProfileRequest(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Times of one stage: {forward|recompute|backward|weight: (median, 95th percentile) in ms}."""
+    """Times of one stage: {forward|recompute|backward|weight: (median, 95th percentile) in ms}.
+
+    peak_bytes : most of a GPU's memory that a microbatch took beyond weights and gradients; None on a CPU.
+    """
 
     stage: int
     parameters: int
     tokens: int
     times_ms: dict[str, tuple[float, float]]
+    peak_bytes: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """A row of the answer: {stage, parameters, tokens, forward_ms, forward_p95_ms, …}."""
@@ -115,12 +119,17 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
         gradients=Gradients(list(module.chunks), group=None, replica=0, replicas=1),
         recorder=stopwatch,  # type: ignore[arg-type]  # of the recorder, the executor uses no more than this
     )
+    if device.apart:
+        torch.cuda.reset_peak_memory_stats(device.name)
+    before = device.peak_bytes()
     executor.run(0)
+    after = device.peak_bytes()
     return StageTimes(
         stage=stage,
         parameters=sum(p.numel() for p in module.parameters()),
         tokens=job.cell.micro_batch * job.model.seq,
         times_ms=stopwatch.times_ms(),
+        peak_bytes=None if before is None or after is None else after - before,
     )
 
 

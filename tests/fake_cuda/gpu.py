@@ -142,6 +142,12 @@ class Gpu:
             block.stream, block.clock = stream.number, stream.clock
             return self._memory.add(storage, block, lambda: self.host.clock)
 
+    def forget_peak(self, device: int) -> None:
+        """From now on the peak is the most memory in use since now."""
+        with self.lock:
+            self._memory.settle_frees()
+            self.peak_bytes[device] = self._used[device]
+
     def pin(self, address: int, size: int) -> None:
         """Memory that is there already is pinned from now on."""
         with self.lock:

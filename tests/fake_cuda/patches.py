@@ -77,6 +77,7 @@ def _of_cuda(gpu: Gpu) -> dict[str, Any]:
         "set_device": set_device,
         "get_device_properties": lambda _: SimpleNamespace(name="fake", total_memory=gpu.memory_bytes),
         "set_per_process_memory_fraction": set_fraction,
+        "reset_peak_memory_stats": lambda device=None: gpu.forget_peak(gpu.number_of(device)),
         "max_memory_allocated": lambda device=None: gpu.peak_bytes[gpu.number_of(device)],
         "cudart": lambda: SimpleNamespace(cudaHostRegister=register),
         "check_error": lambda result: None,

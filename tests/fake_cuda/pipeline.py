@@ -104,7 +104,7 @@ class Rank:
             group=StagedSums(Doubling(), device),
             replica=0,
             replicas=REPLICAS,
-            leaf_of=self.stage.leaf_of,
+            when_added=self.stage.when_added,
         )
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=job.optimizer.lr, fused=True)
         self.notes = Notes()

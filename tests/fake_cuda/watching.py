@@ -29,6 +29,13 @@ SHAPES_ALONE = {
 INDICES_MAY_BE_ON_THE_HOST = {aten.index, aten.index_put_, aten._index_put_impl_}
 
 
+def _added_product(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype, *, out: Tensor) -> Tensor:
+    return out.copy_(total + left.to(dtype) @ right.to(dtype))
+
+
+_ON_CUDA_ALONE: dict[Any, Any] = {aten.addmm.dtype_out: _added_product}  # torch has no such kernel of the CPU
+
+
 class Watch(TorchDispatchMode):
     """While it is entered on a thread, the ops of that thread are the GPU's or the host's."""
 
@@ -64,7 +71,7 @@ class Watch(TorchDispatchMode):
             return func(*args, **kwargs)
         device = min(on, default=self._gpu.number_of())
         self._check_devices(func, tensors, device, in_backward)
-        made = func(*args, **kwargs)
+        made = _ON_CUDA_ALONE.get(func, func)(*args, **kwargs)
         new = self._new(made, device)
         if new:  # an op that may return a view has copied instead
             uses += _uses(func, args, kwargs, of_views=True)

@@ -1,6 +1,8 @@
 """Shapes count what the modules hold; Llama's block is its formulas; learning rates follow their schedule."""
 
 import math
+from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from engine.job.model_document import TrainModel
 from engine.job.predict import stage_parameters
 from engine.nn.layers import LlamaBlock
 from engine.nn.model import Stage, build_layer, layers_of_places
+from engine.nn.products import only
 from engine.schedule.traversal import Traversal
 from tests.runtime.jobs import job
 
@@ -54,6 +57,31 @@ def test_weights_cast_once_a_step_give_the_same_bits_as_cast_for_each_microbatch
         assert not torch.equal(logits(kept), logits(plain))  # the step changed weights, not yet the copies
         kept.cast_again()
         assert torch.equal(logits(kept), logits(plain))
+
+
+@pytest.mark.parametrize("shape", [GPT, LLAMA])
+def test_a_backward_pass_in_two_parts_adds_each_gradient_of_cast_weights_once(shape: dict) -> None:
+    of = job(model=shape, dtype="bf16", stages=1, dc_of_stage=[0])
+    tokens = torch.arange(2 * 11).view(2, 11) % 256
+    whole, parts = Stage(of, 0), Stage(of, 0)
+    told: Counter[str] = Counter()
+    for stage in (whole, parts):
+        stage.keep_cast()
+    for name, weight in parts.named_parameters():
+        parts.when_added(weight, partial(told.update, [name]))
+    whole.chunks[0](tokens).float().square().mean().backward()
+
+    parts.chunks[0].tape = tape = []
+    loss = parts.chunks[0](tokens).float().square().mean()
+    with only("inputs"):
+        gradients = torch.autograd.grad(loss, [edge for edge, _ in tape], retain_graph=True)
+    assert not told
+    with only("weights"):
+        for (edge, weights), gradient in zip(reversed(tape), reversed(gradients), strict=True):
+            torch.autograd.backward((edge,), (gradient,), inputs=weights)
+    assert told == Counter(name for name, _ in parts.named_parameters())
+    for one, other in zip(parts.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
 
 
 def test_full_precision_has_no_copies_of_weights() -> None:
