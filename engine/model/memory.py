@@ -21,6 +21,9 @@ Values = Any  # a number or an array of numbers: what numpy computes with
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
 OPTIMIZER_STATE_BYTES = 12
+# The loss is computed in fp32, and its backward pass holds three numbers a logit: log softmax, its gradient
+# and the gradient of the logit. Measured: 12.0 bytes, bf16 and fp32 alike (docs/gpu.md).
+LOGIT_COPIES = 3
 LOGIT_BYTES = 4
 
 
@@ -162,12 +165,13 @@ def stage_memory(
     prefill.
 
     A stage recomputes a microbatch's blocks all at once, as a schedule's R does. The last stage also holds
-    the logits, in fp32 at least.
+    the logits, in fp32 at least, as often as the loss does (`LOGIT_COPIES`).
     """
     parameters = blocks * model.layer_parameters
     parameters += model.embedding_parameters if is_first else 0
     parameters += model.head_parameters if is_last else 0
-    logits = max(LOGIT_BYTES, stored.width) * micro_batch * model.seq * model.vocab / tp if is_last else 0.0
+    each = LOGIT_COPIES * max(LOGIT_BYTES, stored.width)
+    logits = each * micro_batch * model.seq * model.vocab / tp if is_last else 0.0
     stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
     full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
     again = how.recompute != "none"
@@ -247,9 +251,9 @@ def training_memory(
     in_flight = blocks_in_flight(model, strategies, batch)
     activations = activations + in_flight * share * more_of_experts(model, how, micro_batch, tp)
     activations = activations + working_set(model, how, micro_batch, tp)
-    # The last stage has one microbatch in flight, and its logits in fp32.
+    # The last stage has one microbatch in flight, and its logits.
     logits = (
-        np.where(np.equal(strategies.pp, 1), float(LOGIT_BYTES), 0.0)
+        np.where(np.equal(strategies.pp, 1), float(LOGIT_COPIES * LOGIT_BYTES), 0.0)
         * micro_batch
         * model.seq
         * model.vocab

@@ -174,13 +174,13 @@ def _held(schedule: Schedule, stage: int, memory: StageMemory) -> list[float]:
 
 def test_tight_memory_becomes_a_limit_of_the_schedule() -> None:
     """The last stage, which has the logits, has room for the fewest."""
-    job = {"partitions": 8, "micro_batch": 2, "microbatches": 64}
+    job = {"partitions": 8, "micro_batch": 1, "microbatches": 64}
     request = request_of(job, (8,), types=("a100-40g",), policy="varuna")
     result = plan(request)
     assert result.best is not None
     scenario = scenario_of(request, result.options[result.best])
     model, how = preset("llama-3-8b"), How(recompute="full", sequence_parallel=False, fused_attention=True)
-    last = stage_memory(model, how, tp=1, micro_batch=2, blocks=4, is_first=False, is_last=True)
+    last = stage_memory(model, how, tp=1, micro_batch=1, blocks=4, is_first=False, is_last=True)
     room = gpu("a100-40g").memory_bytes - last.state_bytes - last.full_bytes
     assert scenario.memory_limit is not None
     assert scenario.full_limit == 1
@@ -189,7 +189,7 @@ def test_tight_memory_becomes_a_limit_of_the_schedule() -> None:
 
 def test_what_prefill_keeps_is_not_trainings() -> None:
     """2 GB fewer for microbatches in flight; where nothing is left for training, the reason says so."""
-    job = {"partitions": 8, "micro_batch": 2, "microbatches": 64}
+    job = {"partitions": 8, "micro_batch": 1, "microbatches": 64}
     limits = []
     for more in ({}, {"prefill": {"weight_budget_gb": 1.5, "kv_budget_gb": 0.5}}):
         request = request_of({**job, **more}, (8,), types=("a100-40g",), policy="varuna")
@@ -203,7 +203,7 @@ def test_what_prefill_keeps_is_not_trainings() -> None:
         preset("llama-3-8b"),
         How(recompute="full", sequence_parallel=False, fused_attention=True),
         tp=1,
-        micro_batch=2,
+        micro_batch=1,
         blocks=4,
         is_first=False,
         is_last=True,
