@@ -22,7 +22,7 @@ def test_a_measured_shape_has_its_measured_seconds(recompute: bool) -> None:
 
 def test_no_other_shape_and_no_other_gpu_has_them() -> None:
     assert measured_block("h100", LLAMA, 2, recompute=True) is None
-    assert measured_block("h200", LLAMA, 1, recompute=True) is None
+    assert measured_block("a100-80g", LLAMA, 1, recompute=True) is None
     assert measured_block("h100", PRESETS["llama-3-70b"], 1, recompute=True) is None
 
 
@@ -35,4 +35,5 @@ def test_the_planner_prefers_them_to_rooflines() -> None:
 
     assert middle_forward_s("h100", 1) == pytest.approx(8 * 7.1028e-3)
     assert middle_forward_s("h100", 2) < 8 * 7.1028e-3 / 1.5  # a block on two GPUs was not measured
-    assert middle_forward_s("h200", 1) != pytest.approx(8 * 7.1028e-3)
+    assert middle_forward_s("h200", 1) == pytest.approx(8 * 7.1828e-3)
+    assert middle_forward_s("a100-80g", 1) > 1.5 * 8 * 7.1028e-3  # nor one on another type
