@@ -1,6 +1,7 @@
 """Measure on the GPU of this machine all that docs/gpu.md has figures of, each part in a process of its own.
 
 A part that fails or takes longer than its share says so, and the next one runs. The most telling come first.
+Parts that compare results or memory, not times, run together.
 Writes gpu.json and gpu.md. With --wheels, packages that the machine lacks are taken from a folder that
 `python -m benchmarks.gpu.carry` filled where there is a network.
 """
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.gpu.report import Report, markdown
@@ -36,11 +38,22 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     times = DRY_TAKES if asked.dry else 1
     deadline, reports = time.monotonic() + 60 * asked.minutes * times, []
-    for name in names:
+    for together in _in_turns(names):
         left = deadline - time.monotonic()
-        reports.append(_apart(name, min(PARTS[name].seconds * times, left), asked))
+        with ThreadPoolExecutor(len(together)) as pool:
+            limits = [min(PARTS[name].seconds * times, left) for name in together]
+            reports += pool.map(_apart, together, limits, [asked] * len(together))
         _write(reports, asked)
     return 1 if any(r.error or any(c.ok is False for c in r.checks) for r in reports) else 0
+
+
+def _in_turns(names: Sequence[str]) -> list[list[str]]:
+    """The names turn by turn: a part whose times count alone, the first of the others with all of them."""
+    from benchmarks.gpu.parts import PARTS
+
+    untimed = [name for name in names if not PARTS[name].timed]
+    turns = [[name] if PARTS[name].timed else untimed for name in names]
+    return [turn for i, turn in enumerate(turns) if turn not in turns[:i]]
 
 
 def _asked() -> argparse.Namespace:

@@ -15,23 +15,25 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the benchmark."""
+    """One part of the benchmark; `timed` parts have the machine to themselves, the others run together."""
 
     run: Run
     seconds: float
+    timed: bool = True
 
 
 PARTS: dict[str, Part] = {
     "machine": Part(run=machine.machine, seconds=30),
-    "policies": Part(run=runs.policies, seconds=150),
-    "layers": Part(run=layers.layers, seconds=100),
+    "policies": Part(run=runs.policies, seconds=200, timed=False),
+    "recovery": Part(run=runs.recovery, seconds=200, timed=False),
+    "checkpoints": Part(run=runs.checkpoints, seconds=200, timed=False),
+    "activations": Part(run=runs.activations, seconds=200, timed=False),
+    "layers": Part(run=layers.layers, seconds=60),
+    "sold": Part(run=prompts.sold, seconds=120),
     "overhead": Part(run=runs.overhead, seconds=80),
-    "recovery": Part(run=runs.recovery, seconds=60),
-    "checkpoints": Part(run=runs.checkpoints, seconds=100),
-    "overlap": Part(run=machine.overlap, seconds=30),
+    "swap": Part(run=swapping.swap, seconds=100),
     "prefill": Part(run=prompts.latency, seconds=60),
-    "sold": Part(run=prompts.sold, seconds=150),
     "memory": Part(run=runs.memory, seconds=90),
-    "swap": Part(run=swapping.swap, seconds=90),
+    "overlap": Part(run=machine.overlap, seconds=30),
     "blocks": Part(run=layers.blocks, seconds=70),
 }

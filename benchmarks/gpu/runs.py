@@ -1,5 +1,6 @@
 """Training runs whose ranks share the card: the same losses as on the CPU, overhead, memory, recovery."""
 
+import itertools
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from engine.job.launch import single_machine
 from engine.job.memory import stage_memory
 from engine.run.launcher import RankGroup
 from engine.schedule.scenario import POLICIES
+from engine.train.profiling import ProfileRequest, profile_stage
 
 AT_ONCE = 5  # runs beside each other
 # Two pipelines, which sum gradients and share links in time; the others have one, which starts sooner.
@@ -42,7 +44,7 @@ CELL: dict[str, Any] = {
 
 
 def policies(*, dry: bool) -> Report:
-    """Losses and gradient norms of every policy on the card beside those on the CPU."""
+    """Losses and gradient norms of every policy on the card beside those of 1F1B on the CPU."""
     asked = [(policy, "fp32") for policy in POLICIES] + [
         ("atlas", "fp64"),
         ("zb-v", "bf16"),
@@ -50,8 +52,9 @@ def policies(*, dry: bool) -> Report:
     ]
     if dry:
         asked = asked[:2]
+    plain = {kind: train(_document("1f1b", *kind)) for kind in dict.fromkeys(map(_kind, asked))}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = list(pool.map(lambda one: _compared(*one, dry=dry), asked))
+        rows = list(pool.map(lambda one: _compared(*one, plain[_kind(one)], dry), asked))
     report = Report(part="policies")
     worst = {dtype: 0.0 for _, dtype in asked}
     for row in rows:
@@ -75,11 +78,18 @@ def policies(*, dry: bool) -> Report:
     return report
 
 
-def _compared(policy: str, dtype: str, *, dry: bool) -> tuple[Cell, ...]:
-    document = {**CELL, "policy": policy, "dtype": dtype}
-    if policy not in IN_CELLS:
-        document["pipelines"] = 1
-    plain = train({**document, "device": "cpu"})
+def _kind(asked: tuple[str, str]) -> tuple[int, str]:
+    """Pipelines and dtype: all policies compute the same with these."""
+    policy, dtype = asked
+    return CELL["pipelines"] if policy in IN_CELLS else 1, dtype
+
+
+def _document(policy: str, pipelines: int, dtype: str) -> dict[str, Any]:
+    return {**CELL, "policy": policy, "pipelines": pipelines, "dtype": dtype}
+
+
+def _compared(policy: str, dtype: str, plain: dict[str, Any], dry: bool) -> tuple[Cell, ...]:
+    document = _document(policy, *_kind((policy, dtype)))
     other = train({**document, **on_card(document["stages"] * document["pipelines"], dry)})
     off = [_off(other[key], plain[key]) for key in ("losses", "grad_norms")]
     row = policy, dtype, *off, float(other["losses"][-1]), float(other["iteration_ms"]["median"])
@@ -205,6 +215,51 @@ def memory(*, dry: bool) -> Report:
         note="counted: the dry run's upper end, without flash attention.",
     )
     return Report(part="memory", tables=[table])
+
+
+ACTIVATIONS = (
+    {"family": "llama", "layers": 2, "hidden": 2048, "heads": 16, "kv_heads": 8, "ffn": 8192},
+    {"family": "gpt", "layers": 2, "hidden": 2048, "heads": 16},
+)
+VOCABULARIES = (32_000, 128_256)
+
+
+def activations(*, dry: bool) -> Report:
+    """The most that one microbatch takes beyond weights and gradients, beside what is counted."""
+    small = ({"family": "llama", "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2},)
+    rows = []
+    for shape, dtype, recompute, vocab in itertools.product(
+        small if dry else ACTIVATIONS, ("bf16", "fp32"), (False, True), (256,) if dry else VOCABULARIES
+    ):
+        asked = {
+            "model": {**shape, "vocab": vocab, "seq": 64 if dry else 2048},
+            "device": "cpu" if dry else "cuda",
+            "dtype": dtype,
+            "recompute": recompute,
+            "repeats": 1,
+        }
+        request = parse(ProfileRequest, asked)
+        counted = stage_memory(request.job)[0].activation_bytes / 1e9
+        measured = (profile_stage(request, 0).peak_bytes or 0) / 1e9
+        how = "yes" if recompute else "no"
+        rows.append(
+            (
+                shape["family"],
+                shape["hidden"],
+                vocab,
+                dtype,
+                how,
+                counted,
+                measured,
+                _error(counted, measured),
+            )
+        )
+    table = Table(
+        title="One microbatch of two layers, embedding and head, 2,048 tokens: memory beyond gradients",
+        columns=("family", "hidden", "vocab", "dtype", "recompute", "counted GB", "measured GB", "error"),
+        rows=rows,
+    )
+    return Report(part="activations", tables=[table])
 
 
 def _error(counted: float, measured: float) -> str:
