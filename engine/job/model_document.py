@@ -1,13 +1,14 @@
 """`model` of a training job: the shape of the trained model, validated without torch."""
 
+from dataclasses import replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document
-from engine.model.transformer import Family, Transformer
+from engine.model.transformer import OWN_FAMILIES, Transformer
 
 BYTE_VOCABULARY = 256
 MOST_PARAMETERS = 2_000_000_000
@@ -28,7 +29,7 @@ class TrainModel(Document):
     ffn : inner width of the MLP (gpt: 4 × hidden; llama: 8/3 × hidden, rounded up to a multiple of 32).
     """
 
-    family: Family = "gpt"
+    family: Literal["gpt", "llama"] = "gpt"
     layers: Layers
     hidden: Size
     heads: Size
@@ -84,10 +85,10 @@ class TrainModel(Document):
             vocab=self.vocabulary,
             seq=self.seq,
             family=self.family,
+            features=replace(OWN_FAMILIES[self.family], tied=False),  # a run trains two matrices
         )
 
     @property
     def parameters(self) -> int:
         """Parameters of the whole model; embedding and output matrix are two."""
-        shape = self.shape
-        return self.layers * shape.layer_parameters + shape.embedding_parameters + shape.head_parameters
+        return self.shape.parameters

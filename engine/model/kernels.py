@@ -92,7 +92,7 @@ def block(model: Transformer, how: How, device: Device, micro_batch: Values, tp:
     core = _attention_core(model, how, device, micro_batch, tp)
     rest = _sum(
         _attention_rest(model, device, micro_batch, tp),
-        _mlp(model, device, micro_batch, tp, 1.0 * micro_batch * model.seq, 1),
+        _mlp(model, device, 1.0 * micro_batch * model.seq, 1, model.ffn / tp),
         _norms_and_residuals(model, how, device, micro_batch, tp),
     )
     return _with_recompute(core, rest, how)
@@ -108,7 +108,8 @@ def moe_block(
     rest = _sum(
         _attention_rest(model, device, micro_batch, tp),
         _twice_back(_product(device, tokens, model.hidden, model.moe.experts)),
-        _mlp(model, device, micro_batch, tp, tokens * model.moe.top_k, local_experts),
+        _mlp(model, device, tokens * model.moe.top_k, local_experts, model.expert_width / tp),
+        *([_mlp(model, device, tokens, 1, model.moe.shared / tp)] if model.moe.shared else []),
         _norms_and_residuals(model, how, device, micro_batch, tp),
     )
     return _with_recompute(core, rest, how)
@@ -130,39 +131,38 @@ def optimizer_s(device: Device, parameters: Values) -> Values:
 
 def _attention_core(model: Transformer, how: How, device: Device, micro_batch: Values, tp: Values) -> Pass:
     """Q·Kᵀ, softmax, dropout and the product with V."""
-    heads, width = micro_batch * model.heads / tp, model.hidden // model.heads
-    flops = 4.0 * heads * model.seq**2 * width
+    heads = micro_batch * model.heads / tp
+    widths = (model.query_width + model.value_width) / model.heads  # of a head's query and value
+    flops = 2.0 * heads * model.seq * model.attended * widths
     if how.fused_attention:
-        forward_s = np.maximum(
-            flops / device.flops, 4 * WIDTH * heads * model.seq * width / device.hbm_bytes_per_s
-        )
+        operands = 2 * WIDTH * heads * model.seq * widths
+        forward_s = np.maximum(flops / device.flops, operands / device.hbm_bytes_per_s)
         return Pass(forward_s=forward_s, backward_s=2.5 * forward_s, recompute_s=0.0)
-    scores = heads * model.seq**2
-    operands = WIDTH * (scores + 2 * heads * model.seq * width)
+    scores = heads * model.seq * model.attended
+    operands = WIDTH * (scores + heads * model.seq * widths)
     products_s = 2 * np.maximum(flops / 2 / device.flops, operands / device.hbm_bytes_per_s)
     parts = [_twice_back(products_s), _elements(device, scores, SOFTMAX)]
-    if model.family == "gpt":
+    if model.has.dropout:
         parts.append(_elements(device, scores, DROPOUT))
     return _sum(*parts)
 
 
 def _attention_rest(model: Transformer, device: Device, micro_batch: Values, tp: Values) -> Pass:
-    """The products for queries, keys, values and the output."""
+    """The products into attention and out of it."""
     tokens = 1.0 * micro_batch * model.seq
-    qkv = _product(device, tokens, model.hidden, (model.hidden + 2 * model.kv_width) / tp)
-    out = _product(device, tokens, model.hidden / tp, model.hidden)
-    return _twice_back(qkv + out)
+    products = (
+        _product(device, tokens, inner / tp**cut_in, outer / tp**cut_out)
+        for inner, outer, cut_in, cut_out in model.attention_products
+    )
+    return _twice_back(sum(products))
 
 
-def _mlp(
-    model: Transformer, device: Device, micro_batch: Values, tp: Values, tokens: Values, experts: Values
-) -> Pass:
-    """`experts` MLPs on `tokens` tokens in total."""
-    inner = model.ffn / tp
-    into = 2 if model.family == "llama" else 1
+def _mlp(model: Transformer, device: Device, tokens: Values, experts: Values, inner: Values) -> Pass:
+    """`experts` MLPs of inner width `inner` on `tokens` tokens in total."""
+    into = model.mlp_matrices - 1
     up = _product(device, tokens / experts, model.hidden, into * inner)
     down = _product(device, tokens / experts, inner, model.hidden)
-    kernel = SWIGLU if model.family == "llama" else GELU
+    kernel = SWIGLU if model.has.gated else GELU
     return _sum(_twice_back(experts * (up + down)), _elements(device, tokens * inner, kernel))
 
 
@@ -170,8 +170,9 @@ def _norms_and_residuals(
     model: Transformer, how: How, device: Device, micro_batch: Values, tp: Values
 ) -> Pass:
     numbers = 1.0 * micro_batch * model.seq * model.hidden / (tp if how.sequence_parallel else 1)
-    residual = RESIDUAL if model.family == "llama" else DROPOUT_RESIDUAL
-    return _sum(_elements(device, 2 * numbers, NORM), _elements(device, 2 * numbers, residual))
+    residual = DROPOUT_RESIDUAL if model.has.dropout else RESIDUAL
+    norms = model.has.block_norms * numbers
+    return _sum(_elements(device, norms, NORM), _elements(device, 2 * numbers, residual))
 
 
 def _product(device: Device, rows: Values, inner: Values, columns: Values) -> Values:

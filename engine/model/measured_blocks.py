@@ -1,11 +1,12 @@
 """Blocks measured on real GPUs (engine/data/profiles): the planner prefers them to rooflines."""
 
 import csv
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
 from engine.model.kernels import Pass
-from engine.model.transformer import Transformer
+from engine.model.transformer import OWN_FAMILIES, Transformer, is_own
 
 Key = tuple[str, int, int, int, int, int, int]  # family, hidden, heads, kv_heads, ffn, seq, micro-batch
 
@@ -15,7 +16,8 @@ def measured_block(gpu: str, model: Transformer, micro_batch: int, *, recompute:
 
     recompute : the whole block is computed again before its backward pass.
     """
-    if model.moe is not None:
+    own = OWN_FAMILIES.get(model.family)  # tied or not, blocks are the same
+    if own is None or not is_own(replace(model, features=replace(model.has, tied=own.tied))):
         return None
     shape = model.hidden, model.heads, model.kv_heads, model.ffn, model.seq, micro_batch
     row = _rows(gpu).get((model.family, *shape))

@@ -32,7 +32,7 @@ class Numbers:
     """Number formats of stored activations and parameters.
 
     width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and its
-        optimizer state; dropout : a gpt stores masks, and softmax once more.
+        optimizer state; dropout : a model that has it stores masks, and softmax once more.
     """
 
     width: int
@@ -104,15 +104,21 @@ def block_activations(
     whole = numbers / (tp if how.sequence_parallel else 1)
     if how.recompute == "full":
         return width * whole
-    masks = 2 if model.family == "gpt" and stored.dropout else 0
-    # Inputs of both norms, of the attention and of the MLP; masks of the two dropouts.
-    activations = (4 * width + masks) * whole
+    masks = 2 if model.has.dropout and stored.dropout else 0
+    # Inputs of the norms, of the attention and of the MLP; masks of the two dropouts.
+    activations = ((2 + model.has.block_norms) * width + masks) * whole
     # Queries and the input of the output product, keys and values; activations of the MLP.
-    activations += width * (2 + 2 * model.kv_width / model.hidden) * numbers / tp
-    activations += width * (3 if model.family == "llama" else 2) * model.ffn / model.hidden * numbers / tp
+    activations += width * _attention_numbers(model) / model.hidden * numbers / tp
+    activations += width * model.mlp_matrices * model.ffn / model.hidden * numbers / tp
     if how.recompute == "selective" or how.fused_attention:
         return activations
     return activations + _scores(model, micro_batch, tp, stored)
+
+
+def _attention_numbers(model: Transformer) -> int:
+    """Numbers that attention stores of a token: queries, keys, values, its result, and latents if any."""
+    latents = model.latent.query_rank + model.latent.key_rank if model.latent else 0
+    return model.qkv_width + model.value_width + latents
 
 
 def more_of_experts(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
@@ -123,15 +129,15 @@ def more_of_experts(model: Transformer, how: How, micro_batch: Values, tp: Value
     if model.moe is None or how.recompute == "full":
         return 0.0 * micro_batch
     numbers = 1.0 * WIDTH * micro_batch * model.seq / tp
-    further = (3 if model.family == "llama" else 2) * model.ffn * (model.moe.top_k - 1)
-    return numbers * (further + 2 * model.hidden * model.moe.top_k)
+    width = model.moe.top_k * model.expert_width + model.moe.shared - model.ffn
+    return numbers * (model.mlp_matrices * width + 2 * model.hidden * model.moe.top_k)
 
 
 def _scores(model: Transformer, micro_batch: Values, tp: Values, stored: Numbers) -> Values:
-    """Softmax output; for a gpt also the dropout's mask and output."""
+    """Softmax output; with dropout also its mask and output."""
     width = stored.width
-    each = width + (1 + width if model.family == "gpt" and stored.dropout else 0)
-    return float(each * model.heads * model.seq**2) * micro_batch / tp
+    each = width + (1 + width if model.has.dropout and stored.dropout else 0)
+    return float(each * model.heads * model.seq * model.attended) * micro_batch / tp
 
 
 def working_set(
@@ -158,21 +164,27 @@ def stage_memory(
     blocks: int,
     is_first: bool,
     is_last: bool,
+    moe_blocks: int = 0,
     stored: Numbers = MIXED,
     serving_bytes: float = 0.0,
 ) -> StageMemory:
-    """One stage of `blocks` dense blocks on one of its `tp` GPUs, each of which reserves `serving_bytes` for
-    prefill.
+    """One stage of `blocks` blocks on one of its `tp` GPUs, which reserves `serving_bytes` for prefill.
+
+    moe_blocks : of the blocks, those with experts, all of which are on the stage.
 
     A stage recomputes a microbatch's blocks all at once, as a schedule's R does. The last stage also holds
     the logits, in fp32 at least, as often as the loss does (`LOGIT_COPIES`).
     """
     parameters = blocks * model.layer_parameters
+    if model.moe is not None:
+        parameters += moe_blocks * (model.moe.experts * model.expert_parameters + model.beside_experts)
     parameters += model.embedding_parameters if is_first else 0
     parameters += model.head_parameters if is_last else 0
+    parameters -= model.tied_parameters if is_first and is_last else 0
     each = LOGIT_COPIES * max(LOGIT_BYTES, stored.width)
     logits = each * micro_batch * model.seq * model.vocab / tp if is_last else 0.0
     stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
+    stored_bytes += float(moe_blocks * more_of_experts(model, how, micro_batch, tp))
     full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
     again = how.recompute != "none"
     return StageMemory(
@@ -206,7 +218,8 @@ def stage_parameters(model: Transformer, strategies: Strategies) -> tuple[Values
     own = stage_experts(model, strategies)
     first = first + np.where(alone, head, 0) + own
     last = last + np.where(alone, embedding, 0) + own
-    return first / tp, last / tp
+    tied = np.where(alone, model.tied_parameters, 0)
+    return (first - tied) / tp, (last - tied) / tp
 
 
 def stage_experts(model: Transformer, strategies: Strategies) -> Values:
@@ -215,7 +228,7 @@ def stage_experts(model: Transformer, strategies: Strategies) -> Values:
         return 0
     here = moe_blocks(model, strategies.pp)
     experts = model.moe.experts / expert_parallel(model, strategies.dp)
-    return here * ((experts - 1) * model.expert_parameters + model.router_weights)
+    return here * (experts * model.expert_parameters + model.beside_experts)
 
 
 def unshared_parameters(model: Transformer, strategies: Strategies) -> Values:
@@ -268,8 +281,8 @@ def training_memory(
 
 
 def kv_bytes_per_token(model: Transformer, dtype_bytes: int = WIDTH) -> int:
-    """Keys and values of one token in every block."""
-    return 2 * model.layers * model.kv_width * dtype_bytes
+    """What is cached of one token in every block: keys and values, or their latent."""
+    return model.layers * model.cached_width * dtype_bytes
 
 
 def serving_memory(

@@ -69,7 +69,7 @@ def _stage(
     if stage == 0:
         parameters += model.embedding_parameters
     if stage == len(gpus) - 1:
-        parameters += model.head_parameters
+        parameters += model.head_parameters - (model.tied_parameters if stage == 0 else 0)
         flops += model.head_forward_flops(compute.micro_batch)
     forward_s = compute.seconds(flops, gpus[stage])
     return StageProfile(

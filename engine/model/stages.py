@@ -98,11 +98,10 @@ class _Share:
 
 def _shares(model: Transformer, blocks: Sequence[int]) -> list[_Share]:
     ends = list(itertools.accumulate(blocks, initial=0))
-    every = model.moe.every if model.moe else 0
     return [
         _Share(
             blocks=end - start,
-            moe=end // every - start // every if every else 0,
+            moe=model.moe_blocks(start, end),
             is_first=start == 0,
             is_last=end == ends[-1],
         )
@@ -161,9 +160,10 @@ def _calls(charge: Charge, counts: tuple[int, ...]) -> tuple[int, int, int]:
 def _parameters(model: Transformer, share: _Share) -> int:
     parameters = share.blocks * model.layer_parameters
     if model.moe is not None:
-        parameters += share.moe * ((model.moe.experts - 1) * model.expert_parameters + model.router_weights)
+        parameters += share.moe * (model.moe.experts * model.expert_parameters + model.beside_experts)
     parameters += model.embedding_parameters if share.is_first else 0
-    return parameters + (model.head_parameters if share.is_last else 0)
+    parameters += model.head_parameters if share.is_last else 0
+    return parameters - (model.tied_parameters if share.is_first and share.is_last else 0)
 
 
 def _by_stage(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 
 from engine.cluster.collectives import Rates
 from engine.cluster.gpus import Gpu
@@ -134,20 +135,24 @@ def _memory_of(
     """Memory of each stage; equal stages are computed once."""
 
     @cache
-    def one(blocks: int, is_first: bool, is_last: bool) -> StageMemory:
+    def one(blocks: int, moe_blocks: int, is_first: bool, is_last: bool) -> StageMemory:
         return stage_memory(
             model,
             how,
             tp=layout.tp,
             micro_batch=layout.micro_batch,
             blocks=blocks,
+            moe_blocks=moe_blocks,
             is_first=is_first,
             is_last=is_last,
             serving_bytes=given.serving_bytes,
         )
 
-    last = len(blocks) - 1
-    return tuple(one(n, stage == 0, stage == last) for stage, n in enumerate(blocks))
+    ends, last = list(accumulate(blocks)), len(blocks) - 1
+    return tuple(
+        one(n, model.moe_blocks(ends[stage] - n, ends[stage]), stage == 0, stage == last)
+        for stage, n in enumerate(blocks)
+    )
 
 
 def _as_given(given: JobInput, stages: int) -> Stages:

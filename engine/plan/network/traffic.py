@@ -102,12 +102,9 @@ class Job:
 
     def moe_blocks(self, stage: int) -> int:
         """Blocks of a stage that have experts, counting contiguous stages from the first block."""
-        if self.model.moe is None:
-            return 0
         each, over = divmod(self.model.layers, self.stages)
         start = stage * each + min(stage, over)
-        every = self.model.moe.every
-        return (start + self.blocks(stage)) // every - start // every
+        return self.model.moe_blocks(start, start + self.blocks(stage))
 
 
 def traffic(job: Job) -> Traffic:
@@ -170,13 +167,13 @@ def stage_gradients(job: Job, stage: int) -> tuple[float, float]:
     shared = job.blocks(stage) * model.layer_parameters
     shared += model.embedding_parameters if stage == 0 else 0
     shared += model.head_parameters if stage == job.stages - 1 else 0
+    shared -= model.tied_parameters if job.stages == 1 else 0
     experts = 0.0
     if model.moe is not None:
         local = model.moe.experts / float(expert_parallel(model, job.strategies.dp))
         moe_blocks = job.moe_blocks(stage)
         experts = moe_blocks * local * model.expert_parameters
-        # A dense block's MLP is one expert; here it is among the experts.
-        shared += moe_blocks * (model.router_weights - model.expert_parameters)
+        shared += moe_blocks * model.beside_experts
     return shared / tp, experts / tp
 
 

@@ -89,42 +89,41 @@ def operators(model: Transformer) -> Iterator[Operator]:
 
 
 def _block(model: Transformer, name: str) -> Iterator[Operator]:
-    tokens, width, ffn = model.seq, model.hidden, model.ffn
+    tokens, width, ffn, has = model.seq, model.hidden, model.ffn, model.has
     stream = tokens * width
-    gpt = model.family == "gpt"
-    norm = 2 * width if gpt else width
-    bias = 1 if gpt else 0
-    wide = width + 2 * model.kv_width
+    norms = has.block_norms // 2 * model.norm_parameters
+    *_, (_, out_width, _, _) = model.attention_products
+    out = model.value_width * out_width + has.out_bias * width
     yield Operator(
         name=f"{name}: query, key, value",
-        parameters=width * wide + bias * wide + norm,
-        flops=2.0 * width * wide * tokens,
+        parameters=model.attention_parameters - out + norms,
+        flops=2.0 * (model.attention_weights - model.value_width * out_width) * tokens,
         stored=2 * stream,
         mask_bytes=0,
-        edge=stream + tokens * wide,
+        edge=stream + tokens * model.qkv_width,
     )
-    # gpt, as ATOM ran it: softmax and dropout of the scores are stored; llama: a fused kernel stores none
-    scores = model.heads * tokens**2 if gpt else 0
+    # With dropout, as ATOM ran it, softmax and dropout of the scores are stored; a fused kernel stores none.
+    scores = round(model.heads * tokens * model.attended) if has.dropout else 0
     yield Operator(
         name=f"{name}: attention",
         parameters=0,
         flops=model.attention_core_flops(1),
-        stored=tokens * wide + 2 * scores,
+        stored=tokens * model.qkv_width + 2 * scores,
         mask_bytes=scores,
-        edge=2 * stream,
+        edge=stream + tokens * model.value_width,
     )
     yield Operator(
         name=f"{name}: projection",
-        parameters=width * width + bias * width,
-        flops=2.0 * width * width * tokens,
-        stored=stream,
-        mask_bytes=bias * stream,
+        parameters=out,
+        flops=2.0 * model.value_width * out_width * tokens,
+        stored=tokens * model.value_width,
+        mask_bytes=has.dropout * stream,
         edge=stream,
     )
-    inner = 1 if gpt else 2  # a gated MLP has two matrices and stores both products
+    inner = model.mlp_matrices - 1  # a gated MLP has two matrices and stores both products
     yield Operator(
         name=f"{name}: widening",
-        parameters=inner * width * ffn + bias * ffn + norm,
+        parameters=inner * (width + has.mlp_bias) * ffn + norms,
         flops=2.0 * inner * width * ffn * tokens,
         stored=2 * stream + inner * tokens * ffn,
         mask_bytes=0,
@@ -132,10 +131,10 @@ def _block(model: Transformer, name: str) -> Iterator[Operator]:
     )
     yield Operator(
         name=f"{name}: narrowing",
-        parameters=width * ffn + bias * width,
+        parameters=width * (ffn + has.mlp_bias),
         flops=2.0 * width * ffn * tokens,
         stored=tokens * ffn,
-        mask_bytes=bias * stream,
+        mask_bytes=has.dropout * stream,
         edge=stream,
     )
 
