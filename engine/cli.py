@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # name of the sub-command → module of engine.commands that holds it as `command`
 COMMANDS = {
     "simulate": "simulate",
+    "model": "model",
     "predict": "predict",
     "sweep": "sweep",
     "analyze": "analyze",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from engine.commands.files import folder, write_json
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import InputError
@@ -29,10 +30,10 @@ from engine.plan.network.result import FabricPair, IterationRow, NetworkResult
 def command(file: str, as_json: bool, matrix: Path | None, out: Path | None) -> None:
     """Design the network inside a data centre: rail-only compared with rail-optimised.
 
-    FILE (JSON or YAML, - for standard input) names GPUs, HB domains and switches, and optionally a model to
-    train and collectives to time.
+    FILE (JSON or YAML, - for standard input) names GPUs, HB domains and switches, and optionally collectives
+    to time and a model to train: a preset, a shape, or a config.json of Hugging Face, its file or folder too.
     """
-    request = parse(NetworkRequest, load_document(file))
+    request = parse(NetworkRequest, with_model(load_document(file), "model"))
     result = design(request)
     if matrix is not None:
         if result.job is None or result.traffic is None:

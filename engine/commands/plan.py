@@ -10,6 +10,7 @@ import click
 
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -31,9 +32,9 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     """Choose data centres and the number of DP-cells for a training job.
 
     FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: search (default)
-    or algorithm1.
+    or algorithm1. job.model: a preset, a shape, or a config.json of Hugging Face, also its file or folder.
     """
-    document = load_document(file)
+    document = with_model(load_document(file), "job", "model")
     tables = ("times", "sizes")
     document = with_tables(document, *(("job", "layer_profiles", name) for name in tables))
     request = parse(PlanRequest, document)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from engine.commands.files import folder, write_json
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -27,12 +28,13 @@ MOST_ROWS = 40
 def command(file: str, as_json: bool, out: Path | None) -> None:
     """Cut a model into sub-models that swap through one GPU while others load.
 
-    FILE (JSON or YAML, - for standard input): model (a preset, a shape, or layers), gpu, accumulation,
-    resident, gradients (device or host), workers, global_batch, allreduce_gbps, compare.
+    FILE (JSON or YAML, - for standard input): model (a preset, a shape, layers, or a config.json of Hugging
+    Face, also its file or folder), gpu, accumulation, resident, gradients (device or host), workers,
+    global_batch, allreduce_gbps, compare.
 
     --out writes the answer and a trace of one step that Perfetto and chrome://tracing open.
     """
-    request = parse(SwapRequest, load_document(file))
+    request = parse(SwapRequest, with_model(load_document(file), "model"))
     result = plan_swap(request)
     if out is not None:
         _write(result, out)

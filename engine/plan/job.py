@@ -8,6 +8,7 @@ from engine.cluster.cluster import Cluster, DataCenter, WanLink
 from engine.cluster.collectives import Values, ring_all_reduce_s
 from engine.cluster.gpus import Gpu
 from engine.errors import InputError
+from engine.model.hugging_face import HuggingFaceModel
 from engine.model.layer_profiles import GRADIENT_BYTES
 from engine.model.presets import preset
 from engine.model.profile import StageProfile
@@ -194,12 +195,14 @@ def _job(
     )
 
 
-def _shape(given: str | ModelInput, stages: int) -> Transformer:
+def _shape(given: str | ModelInput | HuggingFaceModel, stages: int) -> Transformer:
     return preset(given, stages=stages) if isinstance(given, str) else shape_of(given)
 
 
-def shape_of(given: ModelInput) -> Transformer:
+def shape_of(given: ModelInput | HuggingFaceModel) -> Transformer:
     """The shape that a document gives instead of a preset's name, with defaults filled in."""
+    if isinstance(given, HuggingFaceModel):
+        return given.read.shape
     kv_heads = given.kv_heads or given.heads
     ffn = given.ffn or 4 * given.hidden
     looks_like_llama = ffn != 4 * given.hidden or kv_heads < given.heads

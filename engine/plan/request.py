@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
+from engine.model.hugging_face import HuggingFaceModel
 from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_sizes
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
@@ -124,13 +125,19 @@ class ModelInput(Document):
         return self
 
 
-def _shape_or_name(model: object) -> str:
+def kind_of_model(model: object) -> str:
+    """Which of the ways to name a model a document takes: the tag of its type."""
+    if isinstance(model, HuggingFaceModel) or (isinstance(model, dict) and "model_type" in model):
+        return "HuggingFaceModel"
     return "ModelInput" if isinstance(model, dict | ModelInput) else "str"
 
 
 # Tagged, so that a fault in a shape is not reported as "not a name".
 NameOrShape = Annotated[
-    Annotated[str, Tag("str")] | Annotated[ModelInput, Tag("ModelInput")], Discriminator(_shape_or_name)
+    Annotated[str, Tag("str")]
+    | Annotated[ModelInput, Tag("ModelInput")]
+    | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")],
+    Discriminator(kind_of_model),
 ]
 
 EXPLICIT = (

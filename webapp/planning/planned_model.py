@@ -9,7 +9,9 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
 from engine.job.sections.device import BYTES_OF_DTYPE
+from engine.model.hugging_face import HuggingFaceModel
 from engine.model.presets import preset
+from engine.model.transformer import is_own
 from engine.plan.cell import placed_job, scenario_of
 from engine.plan.job import shape_of
 from engine.plan.request import ModelInput, PlanRequest
@@ -78,17 +80,24 @@ def model_to_train(model: str | Mapping[str, Any], stages: int) -> dict[str, Any
     Raises
     ------
     InputError
-        A training run cannot train it: it has too many parameters.
+        A training run cannot train it: it has other blocks than ours, or too many parameters.
     """
-    return _trained(model if isinstance(model, str) else parse(ModelInput, dict(model)), stages)
+    if isinstance(model, str):
+        return _trained(model, stages)
+    if "model_type" in model:
+        return _trained(HuggingFaceModel.model_validate(dict(model)), stages)
+    return _trained(parse(ModelInput, dict(model)), stages)
 
 
-def _trained(model: str | ModelInput | None, stages: int) -> dict[str, Any]:
+def _trained(model: str | ModelInput | HuggingFaceModel | None, stages: int) -> dict[str, Any]:
     """The planned model as `model` of a training job; one without a vocabulary gets that of bytes."""
     assert model is not None  # the caller's plan has one
     called, shape = (
         (model, preset(model, stages=stages)) if isinstance(model, str) else ("the model", shape_of(model))
     )
+    if not is_own(shape):
+        allowed = f"a training run has blocks of gpt and llama alone, and {shape.family} differs: {SMALL}"
+        raise InputError("model", called, allowed)
     document: dict[str, Any] = {
         "family": shape.family,
         "layers": shape.layers,

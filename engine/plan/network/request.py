@@ -13,11 +13,12 @@ from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, NonNegative, Positive, nearest
 from engine.model.efficiency import Efficiency, shipped
 from engine.model.flops import Recompute
+from engine.model.hugging_face import HuggingFaceModel
 from engine.model.kernels import How, Pass
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.model.transformer import Experts, Transformer
 from engine.plan.own_gpu import LEAST_RATE, GpuInput
-from engine.plan.request import ModelInput
+from engine.plan.request import ModelInput, kind_of_model
 
 MOST_GPUS = 10_000_000
 MOST_BATCH = 10_000_000
@@ -130,8 +131,18 @@ def _name_or(branch: str) -> Discriminator:
 
 
 GpuOrName = Annotated[Annotated[str, Tag("str")] | Annotated[GpuInput, Tag("GpuInput")], _name_or("GpuInput")]
+
+
+def _kind_of_model(model: object) -> str:
+    kind = kind_of_model(model)
+    return "ShapeInput" if kind == "ModelInput" else kind
+
+
 ShapeOrName = Annotated[
-    Annotated[str, Tag("str")] | Annotated[ShapeInput, Tag("ShapeInput")], _name_or("ShapeInput")
+    Annotated[str, Tag("str")]
+    | Annotated[ShapeInput, Tag("ShapeInput")]
+    | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")],
+    Discriminator(_kind_of_model),
 ]
 HbDomains = Annotated[
     Annotated[Count, Tag("int")]
@@ -198,7 +209,7 @@ class NetworkRequest(Document):
 
     @field_validator("model")
     @classmethod
-    def _known_model(cls, value: str | ShapeInput | None) -> str | ShapeInput | None:
+    def _known_model(cls, value: ShapeOrName | None) -> ShapeOrName | None:
         if isinstance(value, str) and value not in PRESETS:
             raise ValueError("unknown model, " + nearest(value, PRESETS))
         return value
@@ -240,7 +251,12 @@ class NetworkRequest(Document):
         """The model, or None if only the fabric is requested."""
         if self.model is None:
             return None
-        shape = preset(self.model, stages=self.pp or 1) if isinstance(self.model, str) else self.model.shape()
+        if isinstance(self.model, str):
+            shape = preset(self.model, stages=self.pp or 1)
+        elif isinstance(self.model, HuggingFaceModel):
+            shape = self.model.read.shape
+        else:
+            shape = self.model.shape()
         return replace(shape, moe=Experts(**self.moe.model_dump())) if self.moe else shape
 
     @property
@@ -252,7 +268,7 @@ class NetworkRequest(Document):
         return How(
             recompute=self.recompute,
             sequence_parallel=self.recompute != "full" if sequence_parallel is None else sequence_parallel,
-            fused_attention=shape.family == "llama" if self.attention is None else fused,
+            fused_attention=not shape.has.dropout if self.attention is None else fused,
             measured=None if self.measured is None else self.measured.seconds(),
         )
 
@@ -285,13 +301,14 @@ class NetworkRequest(Document):
         for name in ("batch", "gpu_type"):
             if getattr(self, name) is None:
                 yield InputError(name, None, "required with a model")
-        if isinstance(self.model, ShapeInput) and self.model.moe and self.moe:
+        own = self.model.read.shape if isinstance(self.model, HuggingFaceModel) else self.model
+        if getattr(own, "moe", None) and self.moe:
             yield InputError("moe", "given", "the model has its own: give only one of them")
         for name, most in MOST.items():
-            value = getattr(self.model, name, None)
+            value = getattr(own, name, None)
             if value is not None and value > most:
                 yield InputError(f"model.{name}", value, f"at most {most}")
-        if self.model in PER_STAGE and self.pp is None:
+        if isinstance(self.model, str) and self.model in PER_STAGE and self.pp is None:
             yield InputError("pp", None, f"required with {self.model}, which has one layer per stage")
 
     def _measured(self) -> Iterator[InputError]:

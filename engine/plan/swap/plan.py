@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.cluster.gpus import gpu as gpu_named
 from engine.errors import InputError
+from engine.model.hugging_face import HuggingFaceModel
 from engine.model.transformer import Transformer
 from engine.plan.job import shape_of
 from engine.plan.request import DEFAULT_MFU, ModelInput
@@ -70,7 +71,7 @@ def device_of(given: GpuInput, request: SwapRequest) -> Device:
 
 
 def _model(request: SwapRequest) -> Transformer:
-    if isinstance(request.model, ModelInput):
+    if isinstance(request.model, ModelInput | HuggingFaceModel):
         return shape_of(request.model)
     assert isinstance(request.model, str)
     return named(request.model)

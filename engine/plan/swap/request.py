@@ -7,7 +7,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, NonNegative, Number, Positive, nearest
-from engine.plan.request import ModelInput
+from engine.model.hugging_face import HuggingFaceModel
+from engine.plan.request import ModelInput, kind_of_model
 from engine.plan.swap.models import known_models
 from engine.plan.swap.partition import MOST_ACCUMULATION, MOST_CUT_BYTES, MOST_LAYERS
 
@@ -54,17 +55,18 @@ class LayersInput(Document):
 
 
 def _kind_of_model(model: object) -> str:
-    if isinstance(model, LayersInput | ModelInput):
-        return type(model).__name__
-    if isinstance(model, dict):
-        return "LayersInput" if isinstance(model.get("layers"), list) else "ModelInput"
-    return "str"
+    if isinstance(model, LayersInput):
+        return "LayersInput"
+    if isinstance(model, dict) and isinstance(model.get("layers"), list):
+        return "LayersInput"
+    return kind_of_model(model)
 
 
 AnyModel = Annotated[
     Annotated[str, Tag("str")]
     | Annotated[ModelInput, Tag("ModelInput")]
-    | Annotated[LayersInput, Tag("LayersInput")],
+    | Annotated[LayersInput, Tag("LayersInput")]
+    | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")],
     Discriminator(_kind_of_model),
 ]
 
@@ -150,7 +152,7 @@ class SwapRequest(Document):
 
     @field_validator("model")
     @classmethod
-    def _known_model(cls, model: str | ModelInput | LayersInput | None) -> object:
+    def _known_model(cls, model: AnyModel | None) -> AnyModel | None:
         if isinstance(model, str) and model not in known_models():
             raise ValueError("unknown model, " + nearest(model, known_models()))
         return model
