@@ -295,6 +295,7 @@ ACCESS: dict[str, Access] = {
     **put_away("planning:plan"),
     "planning:plan-describe": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=plan),
     "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
+    "planning:plan-model": Access(post=OPERATORS, data={"model": "tiny"}),
     "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-computing": Access(get=TEAM, post=TEAM, args=computed),
     "planning:plan-stop": Access(post=TEAM_OPERATORS, args=computed),

@@ -10,6 +10,7 @@ from engine.model.serving import PrefillBudget
 from webapp.common.number_lists import one_or_many
 from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
+from webapp.planning.model_fields import model_values
 from webapp.planning.models import Plan
 
 RULES = (
@@ -92,7 +93,7 @@ def initial_of(plan: Plan) -> dict[str, Any]:
     }
     if "model" in job:
         kept = job.get("prefill") or {}
-        return values | kept | {"model": job["model"], "model_micro_batch": job.get("micro_batch", 1)}
+        return values | kept | model_values(job["model"]) | {"model_micro_batch": job.get("micro_batch", 1)}
     if job.get("comm_to_compute") != transfer_to_forward(values, links_of(named_pools(dcs))):
         values["comm_to_compute"] = job.get("comm_to_compute")
     return values

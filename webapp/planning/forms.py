@@ -11,7 +11,6 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
-from engine.model.presets import PRESETS
 from engine.plan.request import DEFAULT_MFU, PlanRequest
 from engine.schedule.scenario import POLICIES
 from webapp.accounts.forms import team_field
@@ -21,6 +20,7 @@ from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node
 from webapp.planning import compose
+from webapp.planning.model_fields import ModelFields
 from webapp.planning.work import answers_at_once
 
 of_plan, of_job = partial(document_field, PlanRequest), partial(document_field, TrainJob)
@@ -67,7 +67,7 @@ def everywhere(user: Any) -> dict[str, Any]:
     return {"datacenters": [pk for pk, _ in found]} if alike else {}
 
 
-class PlanForm(Sectioned, forms.Form):
+class PlanForm(Sectioned, ModelFields):
     """What to plan, and what a launch of an option trains: a small model, or the planned one itself.
 
     at_once : of a valid form, whether the answer is there before anybody has to wait.
@@ -79,13 +79,6 @@ class PlanForm(Sectioned, forms.Form):
         label="Data centres",
         widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one data centre."},
-    )
-    model = forms.ChoiceField(
-        label="Model",
-        choices=[(name, name) for name in PRESETS],
-        initial=next(iter(PRESETS)),
-        required=False,
-        help_text="The times of a stage follow from the model and the GPU type.",
     )
     data = data_field(
         help_text="Text that a launch of this plan trains on: a file or folder, at the same path on every "
@@ -177,7 +170,7 @@ class PlanForm(Sectioned, forms.Form):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Model", "", ["model", "data"]),
+        ("Model", "", ["model", "config_file", "config", "model_seq", "data"]),
         ("Data centres", "Including the links between them", ["datacenters"]),
         ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
         ("Layout", "", ["partitions", "microbatches", "model_micro_batch", "tp"]),
@@ -250,6 +243,8 @@ class PlanForm(Sectioned, forms.Form):
         for name in required:
             if name not in self.errors and cleaned.get(name) in (None, ""):
                 self.add_error(name, "This field is required.")
+        if cleaned.get("source") == "model":
+            self.take_model(cleaned)
         if not self.errors:
             self._refuse_absent_device(cleaned)
         if not self.errors:

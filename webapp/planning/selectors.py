@@ -7,11 +7,13 @@ from typing import Any
 from django.utils.http import urlencode
 
 from engine.inputs import parse
+from engine.model.description import ModelFigures
 from engine.plan.request import PlanRequest
 from engine.schedule.registry import name_of
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
 from webapp.computations.models import Computation, ComputationState
+from webapp.planning.model_fields import figures_for
 from webapp.planning.models import Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
@@ -66,6 +68,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "selected": selected,
         "stages": stages_table(selected, cell) if selected and selected["feasible"] else None,
         "plan_request": what.document,
+        "model_figures": _model_figures(what.document["job"]),
         "excluded": result.get("excluded", []),
         "left_out": result.get("left_out", []),
         "searched": result.get("search") and SEARCHED[result["search"]["stopped_by"]],
@@ -148,6 +151,14 @@ def _ghosts(plan: Plan) -> list[dict[str, Any]]:
     """The plan's own options, for the drawing of what a change does to them."""
     names = ("dp_cells", "feasible", "iteration_ms", "cost_per_iteration")
     return [{name: option.get(name) for name in names} for option in plan.result["options"]]
+
+
+def _model_figures(job: dict[str, Any]) -> ModelFigures | None:
+    """What the planned model is; None for times as given, or layers as measured."""
+    if "model" not in job or job.get("layer_profiles"):
+        return None
+    several = job["partitions"] if isinstance(job["partitions"], list) else [job["partitions"]]
+    return figures_for(job["model"], min(several))
 
 
 def _at(result: dict[str, Any], index: int | None) -> dict[str, Any] | None:

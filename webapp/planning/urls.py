@@ -9,6 +9,7 @@ urlpatterns = [
     *archive.pages.urls(),
     archive.describe_page.url(),
     path("new/", views.plan_create, name="plan-create"),
+    path("model/", views.plan_model, name="plan-model"),
     path("computing/<uuid:pk>/", views.plan_computing, name="plan-computing"),
     path("computing/<uuid:pk>/stop/", views.plan_stop, name="plan-stop"),
     path("compare/", views.plan_compare, name="plan-compare"),

@@ -31,6 +31,7 @@ from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
 from webapp.planning.forms import PlanForm, everywhere
 from webapp.planning.missing import missing, to_join
+from webapp.planning.model_fields import ModelFields, figures_for
 from webapp.planning.models import Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
@@ -72,7 +73,9 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 def plan_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
     offered, told = first_values("plan", request)
-    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request, offered))
+    form = PlanForm(
+        request.POST or None, request.FILES or None, user=request.user, initial=_initial(request, offered)
+    )
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
@@ -99,6 +102,22 @@ def plan_create(request: HttpRequest) -> HttpResponse:
         **told,
     }
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+def plan_model(request: HttpRequest) -> HttpResponse:
+    """What the model is that the form has chosen, as a part of its page."""
+    require_somewhere(request.user)
+    form = ModelFields(request.POST)
+    form.full_clean()
+    values = form.cleaned_data
+    form.take_model(values)
+    context: dict[str, Any] = {"figures": None, "error": " ".join(map(str, form.errors.get("config", [])))}
+    if not form.errors and values["model"]:
+        figures = figures_for(values["model"])
+        assumed = [(name, json.dumps(value)) for name, value in figures.assumed.items()]
+        context |= {"figures": figures, "assumed": assumed}
+    return render(request, "planning/model_figures.html", context)
 
 
 def _make(

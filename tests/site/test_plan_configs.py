@@ -1,0 +1,84 @@
+"""A plan's model as a config.json: pasted or uploaded, shown for what it is, refused at its field."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.urls import reverse
+
+from engine.errors import InputError
+from tests.site.test_folds import plan_form
+from tests.site.test_new_plan import CREATE, made, page_of
+from tests.site.world import World
+from webapp.planning.compose import initial_of
+from webapp.planning.document import train_fields
+from webapp.planning.models import Plan
+
+CONFIG = (Path(__file__).parent.parent / "configs" / "llama-3.2-1b.json").read_text()
+CHOSEN: dict[str, Any] = {"model": "config", "config": CONFIG, "model_seq": "2048"}
+
+
+def figures(world: World, **values: str) -> str:
+    """The part of the page that says what a model is."""
+    answer = world.client("operator").post(reverse("planning:plan-model"), values)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_a_config_becomes_the_model_of_a_plan(world: World) -> None:
+    plan = made(world, **CHOSEN)
+    assert plan.request["job"]["model"] == {**json.loads(CONFIG), "seq": 2048}
+    assert plan.result["feasible"]
+    page = page_of(world, plan, "viewer").content.decode()
+    assert "1,235,814,400" in page
+    again = initial_of(plan)
+    assert (again["model"], again["model_seq"]) == ("config", 2048)
+    assert json.loads(again["config"]) == json.loads(CONFIG)
+
+
+def test_an_uploaded_config_replaces_the_text(world: World) -> None:
+    form = plan_form(world, model="config", config="no config", model_seq="2048")
+    data = {**form.data, "config_file": SimpleUploadedFile("config.json", CONFIG.encode())}
+    answer = world.client("operator").post(CREATE, data)
+    assert answer.status_code == 302, answer.context["form"].errors
+    assert Plan.objects.get(name="new").request["job"]["model"]["hidden_size"] == 2048
+
+
+def test_what_is_wrong_with_a_config_stands_at_its_field(world: World) -> None:
+    def refused(text: str) -> str:
+        form = plan_form(world, model="config", config=text)
+        assert set(form.errors) == {"config"}, form.errors
+        return str(form.errors["config"])
+
+    assert "choose a file, or paste its text" in refused("")
+    assert "must be an object" in refused("[1]")
+    assert "did you mean" in refused('{"model_type": "lama"}')
+    assert "hidden_size" in refused(CONFIG.replace("2048", '"wide"'))
+    assert "experts" in refused(CONFIG.replace('"head_dim"', '"num_experts": 8, "head_dim"'))
+    big = {"config_file": SimpleUploadedFile("config.json", b" " * 300_000)}
+    answer = world.client("operator").post(CREATE, {**plan_form(world, model="config").data, **big})
+    assert "at most 262,144" in str(answer.context["form"].errors["config_file"])
+
+
+def test_the_form_says_what_a_model_is(world: World) -> None:
+    assert "8,030,261,248" in figures(world, model="llama-3-8b")
+    text = figures(world, model="config", config=CONFIG)
+    assert "1,235,814,400" in text
+    assert "131,072 tokens" in text
+    assert "attention_bias" in text, "what the config leaves out"
+    assert "2,048 tokens" in figures(world, **CHOSEN)
+    assert "did you mean" in figures(world, model="config", config='{"model_type": "lama"}')
+    assert "<dl" not in figures(world, model="nothing")
+
+
+def test_a_family_that_no_run_trains_is_launched_as_a_small_model_alone(world: World) -> None:
+    plan = made(world, **{**CHOSEN, "model_seq": "8192"})  # its stages take the 5 ms of an emulated op
+    option = plan.result["options"][plan.result["best"]]
+    launch = page_of(world, plan).context["launch"]
+    assert launch["ok"], launch
+    training = {**(plan.training or {})}
+    del training["model"]
+    with pytest.raises(InputError, match="llama differs"):
+        train_fields(plan.request, option, training)
