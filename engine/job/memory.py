@@ -7,17 +7,21 @@ Fused attention saves the softmax, so that this is the upper end.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.job.job import TrainJob
+from engine.job.layers import layers_of_stages
 from engine.job.planned import schedule_of, wants_search
 from engine.job.sections.device import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
+from engine.model.flops import Recompute
 from engine.model.kernels import How
-from engine.model.memory import Numbers
+from engine.model.memory import CUDA_WORKSPACE_BYTES, Numbers
 from engine.model.memory import StageMemory as Counted
 from engine.model.memory import stage_memory as counted
+from engine.plan.held import held_bytes
+from engine.schedule.traversal import Traversal, straight
 from engine.simulate import time_schedule
 
 NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
@@ -49,10 +53,24 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
         The job's limits leave no schedule.
     """
     if wants_search(job):
+        counts = _of_stages(job, straight(job.cell.stages))
         most = min(job.pipeline_strategy.memory_limit or job.cell.microbatches, job.cell.microbatches)
-        return [_needed(job, stage, most) for stage in range(job.cell.stages)]
-    peak = np.asarray(time_schedule(job.scenario, schedule_of(job)).peak_in_flight()).max(axis=0)
-    return [_needed(job, stage, int(peak[stage])) for stage in range(job.cell.stages)]
+        return [_needed(stage, one, one.total_bytes(most), most) for stage, one in enumerate(counts)]
+    schedule = schedule_of(job)
+    counts = _of_stages(job, schedule.traversal)
+    peak = np.asarray(time_schedule(job.scenario, schedule).peak_in_flight()).max(axis=0)
+    held = held_bytes(counts, schedule)
+    assert held is not None
+    return [_needed(stage, one, held[stage], peak[stage]) for stage, one in enumerate(counts)]
+
+
+def _of_stages(job: TrainJob, traversal: Traversal) -> tuple[Counted, ...]:
+    last = job.model.layers + 1
+    layers = layers_of_stages(job.model.layers, traversal)
+    return tuple(
+        _counted(job, len(set(numbers) - {0, last}), is_first=0 in numbers, is_last=last in numbers)
+        for numbers in layers
+    )
 
 
 def most_layers(job: TrainJob, gpu_bytes: float) -> int:
@@ -71,32 +89,39 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
 
 def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
     width, parameter_bytes = BYTES_OF_DTYPE[job.device.dtype], BYTES_OF_PARAMETER[job.device.dtype]
-    copied = width if width < parameter_bytes else 0  # an embedding casts the rows that it reads instead
-    how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
-    memory = counted(
+    copied = width if width < parameter_bytes else 0
+    recompute: Recompute = "full" if job.recomputes else "none"
+    return counted(
         job.model.shape,
-        how,
+        How(recompute=recompute, sequence_parallel=False, fused_attention=_fused_attention(job)),
         tp=1,
         micro_batch=job.cell.micro_batch,
         blocks=layers,
         is_first=is_first,
         is_last=is_last,
         stored=Numbers(
-            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * parameter_bytes + copied, dropout=False
+            width=width,
+            parameter_bytes=NUMBERS_PER_PARAMETER * parameter_bytes + copied,
+            copy_bytes=copied,
+            dropout=False,
+            fused_mlp=False,
+            workspace_bytes=CUDA_WORKSPACE_BYTES if job.device.kind == "cuda" else 0,
         ),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
     )
-    not_copied = copied * job.model.shape.embedding_parameters if is_first else 0
-    return replace(memory, state_bytes=memory.state_bytes - not_copied)
 
 
-def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
-    layers = len(job.layers_of_stage[stage])
-    memory = _counted(job, layers, is_first=stage == 0, is_last=stage == job.cell.stages - 1)
+def _fused_attention(job: TrainJob) -> bool:
+    """Whether torch has a kernel on CUDA that stores no scores: in fp32 not for grouped queries."""
+    dtype, model = job.device.dtype, job.model
+    return dtype == "bf16" or (dtype == "fp32" and model.key_value_heads == model.heads)
+
+
+def _needed(stage: int, memory: Counted, total_bytes: float, in_flight: int) -> StageMemory:
     return StageMemory(
         stage=stage,
         state_bytes=int(memory.state_bytes),
-        activation_bytes=int(memory.total_bytes(in_flight) - memory.always_bytes),
+        activation_bytes=int(total_bytes - memory.always_bytes),
         serving_bytes=int(memory.serving_bytes),
-        in_flight=in_flight,
+        in_flight=int(in_flight),
     )

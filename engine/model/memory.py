@@ -32,16 +32,31 @@ class Numbers:
     """Number formats of stored activations and parameters.
 
     width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and its
-        optimizer state; dropout : a model that has it stores masks, and softmax once more.
+        optimizer state; copy_bytes : of those, the copy that is computed with, which an embedding has not;
+        dropout : a model that has it stores masks, and softmax once more; fused_mlp : a gated MLP stores
+        three numbers of its inner width, not four; workspace_bytes : what libraries keep beside tensors.
     """
 
     width: int
     parameter_bytes: int
     dropout: bool
+    copy_bytes: int = 0
+    fused_mlp: bool = True
+    workspace_bytes: int = 0
 
 
 MIXED = Numbers(
     width=WIDTH, parameter_bytes=WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_STATE_BYTES, dropout=True
+)
+# A run's own in bf16: fp32 weight, gradient and AdamW's two moments, and the weight that is computed with.
+CUDA_WORKSPACE_BYTES = 2 * 32 * 2**20  # of cuBLAS and cuBLASLt on Hopper, taken from torch's allocator
+OF_A_RUN = Numbers(
+    width=WIDTH,
+    parameter_bytes=4 * 4 + WIDTH,
+    copy_bytes=WIDTH,
+    dropout=False,
+    fused_mlp=False,
+    workspace_bytes=CUDA_WORKSPACE_BYTES,
 )
 
 
@@ -50,13 +65,17 @@ class StageMemory:
     """Bytes on one GPU of one stage.
 
     state_bytes : always.  stored_bytes : for each microbatch in flight.  full_bytes : in addition, for each
-        microbatch whose full activations are present.  serving_bytes : always, for prefill in its bubbles:
-        weights and KV caches.
+        microbatch whose full activations are present.  between_bytes : in addition, for each microbatch whose
+        B is over and whose W is not: gradients of the outputs of all modules with weights.
+        once_bytes : of the backward pass under way: its gradients of activations.
+        serving_bytes : always, for prefill in its bubbles: weights and KV caches.
     """
 
     state_bytes: float
     stored_bytes: float
     full_bytes: float
+    between_bytes: float = 0.0
+    once_bytes: float = 0.0
     serving_bytes: float = 0.0
 
     @property
@@ -66,7 +85,8 @@ class StageMemory:
 
     def total_bytes(self, in_flight: int, full: int = 1) -> float:
         """With `in_flight` microbatches in flight, `full` of them with all their activations."""
-        return self.always_bytes + in_flight * self.stored_bytes + full * self.full_bytes
+        held = in_flight * self.stored_bytes + full * self.full_bytes
+        return self.always_bytes + held + self.once_bytes
 
     def most_in_flight(self, memory_bytes: float, full: int = 1) -> int:
         """Microbatches in flight that `memory_bytes` hold; below 1: not even one."""
@@ -109,7 +129,8 @@ def block_activations(
     activations = ((2 + model.has.block_norms) * width + masks) * whole
     # Queries and the input of the output product, keys and values; activations of the MLP.
     activations += width * _attention_numbers(model) / model.hidden * numbers / tp
-    activations += width * model.mlp_matrices * model.ffn / model.hidden * numbers / tp
+    inner = model.mlp_matrices + (1 if model.has.gated and not stored.fused_mlp else 0)
+    activations += width * inner * model.ffn / model.hidden * numbers / tp
     if how.recompute == "selective" or how.fused_attention:
         return activations
     return activations + _scores(model, micro_batch, tp, stored)
@@ -165,7 +186,7 @@ def stage_memory(
     is_first: bool,
     is_last: bool,
     moe_blocks: int = 0,
-    stored: Numbers = MIXED,
+    stored: Numbers = OF_A_RUN,
     serving_bytes: float = 0.0,
 ) -> StageMemory:
     """One stage of `blocks` blocks on one of its `tp` GPUs, which reserves `serving_bytes` for prefill.
@@ -173,26 +194,46 @@ def stage_memory(
     moe_blocks : of the blocks, those with experts, all of which are on the stage.
 
     A stage recomputes a microbatch's blocks all at once, as a schedule's R does. The last stage also holds
-    the logits, in fp32 at least, as often as the loss does (`LOGIT_COPIES`).
+    the logits, in fp32 at least: one number of each, and two more while the loss goes backward.
     """
+    numbers = 1.0 * micro_batch * model.seq
+    logits = max(LOGIT_BYTES, stored.width) * numbers * model.vocab / tp if is_last else 0.0
+    head = logits + (2 * stored.width * numbers * model.hidden if is_last and model.vocab else 0.0)
+    stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
+    stored_bytes += float(moe_blocks * more_of_experts(model, how, micro_batch, tp))
+    full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
+    again = how.recompute != "none"
+    in_block = stored.width * numbers * (2 * model.ffn / tp + model.hidden)  # gradients inside one
+    return StageMemory(
+        state_bytes=_state_bytes(model, stored, blocks, moe_blocks, is_first=is_first, is_last=is_last) / tp,
+        stored_bytes=stored_bytes + (0.0 if again else head),
+        full_bytes=full_bytes + (head if again else 0.0),
+        between_bytes=stored.width * numbers * _output_numbers(model, blocks, tp, is_first, is_last),
+        once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block)) + stored.workspace_bytes,
+        serving_bytes=serving_bytes,
+    )
+
+
+def _output_numbers(model: Transformer, blocks: int, tp: int, is_first: bool, is_last: bool) -> float:
+    """Numbers of one token's outputs of all modules of a stage that have weights."""
+    inner = model.qkv_width + (model.mlp_matrices - 1) * model.ffn
+    numbers = blocks * (inner / tp + (2 + model.has.block_norms) * model.hidden)
+    numbers += model.hidden if is_first else 0
+    return numbers + (model.hidden + model.vocab / tp if is_last else 0)
+
+
+def _state_bytes(
+    model: Transformer, stored: Numbers, blocks: int, moe_blocks: int, *, is_first: bool, is_last: bool
+) -> float:
+    """Weights, gradients and the optimizer's state of a stage."""
     parameters = blocks * model.layer_parameters
     if model.moe is not None:
         parameters += moe_blocks * (model.moe.experts * model.expert_parameters + model.beside_experts)
     parameters += model.embedding_parameters if is_first else 0
     parameters += model.head_parameters if is_last else 0
     parameters -= model.tied_parameters if is_first and is_last else 0
-    each = LOGIT_COPIES * max(LOGIT_BYTES, stored.width)
-    logits = each * micro_batch * model.seq * model.vocab / tp if is_last else 0.0
-    stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
-    stored_bytes += float(moe_blocks * more_of_experts(model, how, micro_batch, tp))
-    full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
-    again = how.recompute != "none"
-    return StageMemory(
-        state_bytes=stored.parameter_bytes * parameters / tp,
-        stored_bytes=stored_bytes + (0.0 if again else logits),
-        full_bytes=full_bytes + (logits if again else 0.0),
-        serving_bytes=serving_bytes,
-    )
+    not_copied = stored.copy_bytes * model.embedding_parameters if is_first else 0
+    return float(stored.parameter_bytes * parameters - not_copied)
 
 
 def blocks_in_flight(model: Transformer, strategies: Strategies, batch: int) -> Values:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.nn.layers import Linear
-from engine.nn.products import GradientSum
+from engine.nn.products import BackwardParts, GradientSum
 
 
 class CastWeights:
@@ -20,14 +20,15 @@ class CastWeights:
     Gradients of the copies are added to those of the weights, in the weights' type: those of products by the
     product's own kernel, the others once autograd has brought them.
 
+    parts : of a backward pass, which the layer's chunk computes.
     copies : by the weights' names.
     """
 
-    def __init__(self, layer: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, layer: nn.Module, dtype: torch.dtype, parts: BackwardParts) -> None:
         whole = {id(module.weight) for module in layer.modules() if isinstance(module, nn.Embedding)}
         self._weights = {n: p for n, p in layer.named_parameters() if id(p) not in whole}
         self.copies = {n: p.detach().to(dtype).requires_grad_() for n, p in self._weights.items()}
-        self._sums = {id(weight): GradientSum(weight) for weight in self._weights.values()}
+        self._sums = {id(weight): GradientSum(weight, parts) for weight in self._weights.values()}
         products = [module for module in layer.modules() if isinstance(module, Linear)]
         for module in products:
             module.gradient_sum = self._sums[id(module.weight)]

@@ -14,10 +14,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from engine.job.job import TrainJob
+from engine.job.layers import layers_of_places
 from engine.job.model_document import TrainModel
 from engine.nn.cast import CastWeights
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
 from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.nn.products import BackwardParts
 from engine.schedule.traversal import Traversal, straight
 
 # What a stage computes with and sends, and what its weights, gradients and moments are kept in.
@@ -35,7 +37,8 @@ class Chunk(nn.Module):
     While `tape` is a list, every module with weights notes there where its output stands in the graph: that
     lets a backward pass be split into its input part and its weight part without computing either twice.
 
-    cast : after `keep_cast`, the copies of each layer's weights.
+    cast : after `keep_cast`, the copies of each layer's weights.  parts : of a backward pass, those that are
+        computed now.
     """
 
     def __init__(self, job: TrainJob, numbers: list[int]) -> None:
@@ -46,6 +49,7 @@ class Chunk(nn.Module):
         self.to(PARAMETER_DTYPES[job.device.dtype])
         self.tape: list[Taped] | None = None
         self.cast: list[CastWeights] = []  # of each layer, once `keep_cast` was called
+        self.parts = BackwardParts()
         for module in self.modules():
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_hook(self._note)
@@ -62,7 +66,7 @@ class Chunk(nn.Module):
         Called once the weights are on their device. Who changes them later calls `Stage.cast_again`.
         """
         if any(parameter.dtype is not self.dtype for parameter in self.parameters()):
-            self.cast = [CastWeights(layer, self.dtype) for layer in self.layers]
+            self.cast = [CastWeights(layer, self.dtype, self.parts) for layer in self.layers]
 
     def _note(self, module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
         if self.tape is not None:
@@ -106,17 +110,6 @@ class Stage(nn.Module):
     def digests(self, tp: OneRank = ONE_RANK) -> dict[int, str]:
         """SHA-256 of each layer's parameters as little-endian fp32, by layer number."""
         return {number: digest(layer, tp) for number, layer in zip(self.numbers, self.layers, strict=True)}
-
-
-def layers_of_places(blocks: int, places: int) -> list[list[int]]:
-    """The layers of each place in forward order: blocks evenly, the first places taking one more."""
-    share, more = divmod(blocks, places)
-    counts = [share + (place < more) for place in range(places)]
-    firsts = [1 + sum(counts[:place]) for place in range(places)]
-    numbers = [list(range(first, first + count)) for first, count in zip(firsts, counts, strict=True)]
-    numbers[0].insert(0, 0)
-    numbers[-1].append(blocks + 1)
-    return numbers
 
 
 def build_layer(shape: TrainModel, number: int, seed: int) -> nn.Module:

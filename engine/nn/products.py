@@ -12,28 +12,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-BackwardPart = Literal["inputs", "weights"]
-_parts: list[BackwardPart] = ["inputs", "weights"]  # of a backward pass, which are computed now
 
+class BackwardParts:
+    """The parts of a backward pass that a chunk computes now: autograd tells Python functions not which."""
 
-@contextmanager
-def only(part: BackwardPart) -> Iterator[None]:
-    """Backward passes in here compute one part alone: autograd tells Python functions not what it needs."""
-    _parts[:] = [part]
-    try:
-        yield
-    finally:
-        _parts[:] = ["inputs", "weights"]
+    def __init__(self) -> None:
+        self.inputs = self.weights = True
+
+    @contextmanager
+    def only(self, part: Literal["inputs", "weights"]) -> Iterator[None]:
+        """Compute one part alone in here."""
+        self.inputs, self.weights = part == "inputs", part == "weights"
+        try:
+            yield
+        finally:
+            self.inputs = self.weights = True
 
 
 class GradientSum:
     """The gradient of one weight, in the weight's type.
 
-    told : called after each gradient that is added.
+    parts : of the weight's chunk.  told : called after each gradient that is added.
     """
 
-    def __init__(self, weight: nn.Parameter) -> None:
-        self._weight = weight
+    def __init__(self, weight: nn.Parameter, parts: BackwardParts) -> None:
+        self._weight, self.parts = weight, parts
         self.told: list[Callable[[], None]] = []
 
     def add(self, gradient: Tensor) -> None:
@@ -73,8 +76,9 @@ class Product(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         needs_x, _, needs_bias, _ = ctx.needs_input_grad
-        into_x = upstream @ weight if needs_x and "inputs" in _parts else None
-        into_bias = upstream.flatten(0, -2).sum(0) if needs_bias and "weights" in _parts else None
-        if "weights" in _parts:
+        parts = ctx.total.parts
+        into_x = upstream @ weight if needs_x and parts.inputs else None
+        into_bias = upstream.flatten(0, -2).sum(0) if needs_bias and parts.weights else None
+        if parts.weights:
             ctx.total.add_product(upstream, x)
         return into_x, None, into_bias, None

@@ -25,8 +25,13 @@ def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> ND
     full = np.array([stage.full_bytes for stage in memory]) / schedule.chunks
     held = np.cumsum(begins.astype(np.int64) - ends, axis=2) * stored[:, None]
     held = held + np.cumsum(fills.astype(np.int64) - ends, axis=2) * full[:, None]
+    if schedule.has(OpKind.W):
+        between = np.array([stage.between_bytes for stage in memory]) / schedule.chunks
+        backward = (kinds == OpKind.B).astype(np.int64)
+        held = held + np.cumsum(backward - ends, axis=2) * between[:, None]
     always = np.array([stage.always_bytes for stage in memory])
-    return np.asarray(always + np.max(held, axis=(0, 2)))
+    once = np.array([stage.once_bytes for stage in memory])
+    return np.asarray(always + once + np.max(held, axis=(0, 2)))
 
 
 def _recomputed(schedule: Schedule, kinds: NDArray[np.int32]) -> NDArray[np.bool_]:

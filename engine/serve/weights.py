@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.documents import read_json_file
 from engine.errors import InputError
+from engine.job.layers import layers_of_places
 from engine.job.prefill.config import LlamaConfig
-from engine.nn.model import layers_of_places
 from engine.nn.names import LLAMA_BLOCK, LLAMA_ENDS
 
 SINGLE = "model.safetensors"

@@ -23,7 +23,6 @@ from engine.job.job import TrainJob
 from engine.nn.device import CpuDevice, Device, Moment, Side
 from engine.nn.model import DTYPES, Chunk, Stage, Taped, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
-from engine.nn.products import only
 from engine.schedule.ir import OpKind, Schedule
 from engine.train.exchange import Incoming, Key, Outgoing
 from engine.train.gradients import Gradients
@@ -298,7 +297,8 @@ class Executor:
         saved = self._saved[work.key]
         gradient = self._scale if position.after is None else self._gradients_in[work.key]
         if self._splits:
-            upstream = self._split(saved, gradient)
+            with self._chunks[work.chunk].parts.only("inputs"):
+                upstream = self._split(saved, gradient)
             end = self._end(work, start)
         else:
             self._add(work, lambda: torch.autograd.backward((saved.output,), (gradient,)))
@@ -318,15 +318,14 @@ class Executor:
         wanted = [edge for edge, _ in saved.tape]
         if saved.leaf is not None:
             wanted.append(get_gradient_edge(saved.leaf))
-        with only("inputs"):
-            gradients = torch.autograd.grad((saved.output,), wanted, (gradient,), retain_graph=True)
+        gradients = torch.autograd.grad((saved.output,), wanted, (gradient,), retain_graph=True)
         saved.gradients = gradients[: len(saved.tape)]
         return gradients[-1] if saved.leaf is not None else None
 
     def _weight(self, work: Work) -> None:
         start = self._start()
         saved = self._saved[work.key]
-        with only("weights"):
+        with self._chunks[work.chunk].parts.only("weights"):
             self._add(work, lambda: _weight_gradients(saved))
         self._let_go(work)
         self._end(work, start)

@@ -174,14 +174,14 @@ def _held(schedule: Schedule, stage: int, memory: StageMemory) -> list[float]:
 
 def test_tight_memory_becomes_a_limit_of_the_schedule() -> None:
     """The last stage, which has the logits, has room for the fewest."""
-    job = {"partitions": 8, "micro_batch": 1, "microbatches": 64}
-    request = request_of(job, (8,), types=("a100-40g",), policy="varuna")
+    job = {"partitions": 8, "micro_batch": 2, "microbatches": 64}
+    request = request_of(job, (8,), types=("a100-80g",), policy="varuna")
     result = plan(request)
     assert result.best is not None
     scenario = scenario_of(request, result.options[result.best])
     model, how = preset("llama-3-8b"), How(recompute="full", sequence_parallel=False, fused_attention=True)
-    last = stage_memory(model, how, tp=1, micro_batch=1, blocks=4, is_first=False, is_last=True)
-    room = gpu("a100-40g").memory_bytes - last.state_bytes - last.full_bytes
+    last = stage_memory(model, how, tp=1, micro_batch=2, blocks=4, is_first=False, is_last=True)
+    room = gpu("a100-80g").memory_bytes - last.total_bytes(0)
     assert scenario.memory_limit is not None
     assert scenario.full_limit == 1
     assert scenario.memory_limit * last.stored_bytes <= room < (scenario.memory_limit + 1) * last.stored_bytes
@@ -189,30 +189,30 @@ def test_tight_memory_becomes_a_limit_of_the_schedule() -> None:
 
 def test_what_prefill_keeps_is_not_trainings() -> None:
     """2 GB fewer for microbatches in flight; where nothing is left for training, the reason says so."""
-    job = {"partitions": 8, "micro_batch": 1, "microbatches": 64}
+    job = {"partitions": 8, "micro_batch": 2, "microbatches": 64}
     limits = []
     for more in ({}, {"prefill": {"weight_budget_gb": 1.5, "kv_budget_gb": 0.5}}):
-        request = request_of({**job, **more}, (8,), types=("a100-40g",), policy="varuna")
+        request = request_of({**job, **more}, (8,), types=("a100-80g",), policy="varuna")
         result = plan(request)
         assert result.best is not None
         limits.append(scenario_of(request, result.options[result.best]).memory_limit)
         memory = result.options[result.best].memory_gb_per_gpu
         assert memory is not None
-        assert 39 < memory["dc0"] <= gpu("a100-40g").memory_bytes / 1e9
+        assert 60 < memory["dc0"] <= gpu("a100-80g").memory_bytes / 1e9
     held = stage_memory(
         preset("llama-3-8b"),
         How(recompute="full", sequence_parallel=False, fused_attention=True),
         tp=1,
-        micro_batch=1,
+        micro_batch=2,
         blocks=4,
         is_first=False,
         is_last=True,
     ).stored_bytes
     assert None not in limits
     assert limits[0] - limits[1] in (2e9 // held, 2e9 // held + 1)
-    full = plan(request_of({**job, "prefill": {"weight_budget_gb": 30}}, (8,), types=("a100-40g",)))
+    full = plan(request_of({**job, "prefill": {"weight_budget_gb": 60}}, (8,), types=("a100-80g",)))
     assert full.best is None
-    assert "with 31.0 GB reserved for prefill; a100-40g has 42.9" in str(full.reason)
+    assert "with 61.0 GB reserved for prefill; a100-80g has 85.9" in str(full.reason)
 
 
 @pytest.mark.parametrize(

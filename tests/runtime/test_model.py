@@ -10,12 +10,12 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.layers import layers_of_places
 from engine.job.learning_rate import LearningRateSchedule
 from engine.job.model_document import TrainModel
 from engine.job.predict import stage_parameters
 from engine.nn.layers import LlamaBlock
-from engine.nn.model import Stage, build_layer, layers_of_places
-from engine.nn.products import only
+from engine.nn.model import Stage, build_layer
 from engine.schedule.traversal import Traversal
 from tests.runtime.jobs import job
 
@@ -73,10 +73,10 @@ def test_a_backward_pass_in_two_parts_adds_each_gradient_of_cast_weights_once(sh
 
     parts.chunks[0].tape = tape = []
     loss = parts.chunks[0](tokens).float().square().mean()
-    with only("inputs"):
+    with parts.chunks[0].parts.only("inputs"):
         gradients = torch.autograd.grad(loss, [edge for edge, _ in tape], retain_graph=True)
     assert not told
-    with only("weights"):
+    with parts.chunks[0].parts.only("weights"):
         for (edge, weights), gradient in zip(reversed(tape), reversed(gradients), strict=True):
             torch.autograd.backward((edge,), (gradient,), inputs=weights)
     assert told == Counter(name for name, _ in parts.named_parameters())

@@ -127,7 +127,7 @@ def test_weights_and_optimizer_are_counted_as_wide_as_the_executor_has_them(dtyp
     optimizer.step()
     moments = [optimizer.state[p][name] for p in stage.parameters() for name in ("exp_avg", "exp_avg_sq")]
     stage.keep_cast()
-    copies = [copy for chunk in stage.chunks for copy in chunk.leaves.values()]
+    copies = [copy for chunk in stage.chunks for cast in chunk.cast for copy in cast.copies.values()]
     assert bool(copies) is (dtype == "bf16")
     held = [*stage.parameters(), *(p.grad for p in stage.parameters()), *moments]
     assert sum(tensor.nbytes for tensor in (*held, *copies)) == stage_memory(job)[0].state_bytes
@@ -136,14 +136,19 @@ def test_weights_and_optimizer_are_counted_as_wide_as_the_executor_has_them(dtyp
 
 def test_activations_by_hand() -> None:
     # 1F1B, 3 stages: the first holds three microbatches at once, the last one. Two blocks a stage; a block
-    # keeps 16·s·h + heads·s² = 16·32·64 + 4·32² = 36,864 numbers of 4 bytes a microbatch of one sequence. The
-    # last stage also has the logits of 32 tokens over 256 bytes.
+    # keeps 16·s·h = 16·32·64 = 32,768 numbers of 4 bytes a microbatch of one sequence, and its backward pass
+    # takes (2·ffn + h)·s more. The last stage also has the logits of 32 tokens over 256 bytes, and its norm.
     memory = stage_memory(job_of())
     assert [stage.in_flight for stage in memory] == [3, 2, 1]
-    blocks = [n * 2 * 36_864 * 4 for n in (3, 2, 1)]
-    assert [stage.activation_bytes for stage in memory] == [*blocks[:2], blocks[2] + 32 * 256 * 4]
+    blocks = [n * 2 * 32_768 * 4 for n in (3, 2, 1)]
+    once, head = (2 * 256 + 64) * 32 * 4, (256 + 2 * 64) * 32 * 4
+    assert [stage.activation_bytes for stage in memory] == [
+        blocks[0] + once,
+        blocks[1] + once,
+        blocks[2] + head + once,
+    ]
     recomputed = stage_memory(job_of(recompute=True))
-    assert recomputed[0].activation_bytes == (3 * 2 * 32 * 64 + 2 * (36_864 - 32 * 64)) * 4
+    assert recomputed[0].activation_bytes == (3 * 2 * 32 * 64 + 2 * (32_768 - 32 * 64)) * 4 + once
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])

@@ -1,0 +1,59 @@
+"""Memory is counted as it is taken: by the fake device for each kind of schedule, by a GPU for a stage."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.inputs import parse
+from engine.job.memory import stage_memory
+from engine.model.memory import CUDA_WORKSPACE_BYTES
+from engine.train.profiling import ProfileRequest
+from tests.fake_cuda.patches import fake_cuda
+from tests.fake_cuda.pipeline import train
+from tests.runtime.jobs import job
+
+SHAPE = {"layers": 6, "hidden": 128, "heads": 2, "seq": 128, "vocab": 512}
+# One microbatch of two layers, embedding and head on an NVIDIA H200 (docs/gpu.md), in GB.
+MEASURED = json.loads((Path(__file__).parent / "h200_activations.json").read_text())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("policy", "recompute"),
+    [
+        ("1f1b", False),
+        ("1f1b", True),
+        ("gpipe", False),
+        ("interleaved", False),
+        ("zb-h1", False),
+        ("zb-v", False),
+    ],
+)
+def test_stages_take_what_is_counted(policy: str, recompute: bool, dtype: str) -> None:
+    """GPT's blocks, of which the CPU's kernels keep what those of a GPU keep."""
+    asked = job(
+        pipelines=1,
+        microbatches=6,
+        micro_batch=2,
+        policy=policy,
+        dtype=dtype,
+        recompute=recompute,
+        model=SHAPE,
+    )
+    with fake_cuda(count=3) as gpu:
+        train(asked, gpu, iterations=2)  # the optimizer's state is there from the first step on
+        peaks = list(gpu.peak_bytes)
+    for stage, peak in zip(stage_memory(asked), peaks, strict=True):
+        assert 0.99 * peak < stage.total_bytes < 1.12 * peak, (stage, peak)
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=lambda case: "-".join(map(str, case[:4])))
+def test_a_stage_takes_what_a_gpu_measured(case: tuple[str, int, str, bool, float]) -> None:
+    family, vocab, dtype, recompute, measured_gb = case
+    shape = {"family": family, "layers": 2, "hidden": 2048, "heads": 16, "vocab": vocab, "seq": 2048}
+    if family == "llama":
+        shape |= {"kv_heads": 8, "ffn": 8192}
+    asked = {"model": shape, "dtype": dtype, "recompute": recompute, "repeats": 1}
+    counted = stage_memory(parse(ProfileRequest, asked).job)[0].activation_bytes + CUDA_WORKSPACE_BYTES
+    assert counted / 1e9 == pytest.approx(measured_gb, rel=0.02)
