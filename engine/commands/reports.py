@@ -1,8 +1,10 @@
-"""Files that `meridian simulate` writes into the folder of --out."""
+"""Files that `meridian simulate` writes into the folders of --out and --torch."""
 
 from pathlib import Path
 
-from engine.commands.files import unwritable, write_json, write_text
+from engine.commands.files import folder, unwritable, write_json, write_text
+from engine.errors import InputError
+from engine.schedule.torch_actions import torch_actions, torch_csv
 from engine.simulate import SimulationResult
 from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
@@ -24,3 +26,19 @@ def write_result(result: SimulationResult, out: Path) -> None:
             write_csv(spans, file)
     except OSError as error:
         raise unwritable(out, error) from None
+
+
+def write_torch(result: SimulationResult, out: Path) -> None:
+    """The orders of each pipeline for torch's runtime as pipeline0.csv, …; nothing if infeasible.
+
+    Raises InputError if torch cannot run them, or a file cannot be written.
+    """
+    if result.timeline is None:
+        return
+    schedule = result.timeline.schedule
+    try:
+        tables = [torch_csv(torch_actions(schedule, pipeline)) for pipeline in range(schedule.pipelines)]
+    except ValueError as error:
+        raise InputError("--torch", str(out), str(error)) from None
+    for pipeline, table in enumerate(tables):
+        write_text(table, folder(out) / f"pipeline{pipeline}.csv")

@@ -13,7 +13,7 @@ from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder
 from engine.commands.layer_tables import with_tables
-from engine.commands.reports import write_result
+from engine.commands.reports import write_result, write_torch
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
@@ -40,8 +40,20 @@ from engine.simulate.timeline import Timeline
     type=click.Path(path_type=Path),
     help="Folder for result.json, spans.csv, schedule.txt and a trace that Perfetto opens.",
 )
+@click.option(
+    "--torch",
+    "torch_out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for pipeline0.csv, pipeline1.csv, …: the orders for torch.distributed.pipelining.",
+)
 def command(
-    file: str, policies: str | None, schedule_file: str | None, as_json: bool, out: Path | None
+    file: str,
+    policies: str | None,
+    schedule_file: str | None,
+    as_json: bool,
+    out: Path | None,
+    torch_out: Path | None,
 ) -> None:
     """Simulate pipeline schedules on one DP-cell.
 
@@ -54,6 +66,8 @@ def command(
     document = with_tables(load_document(file), ("times", "layer_profiles"))
     if policies is not None and schedule_file is not None:
         raise InputError("--schedule", schedule_file, "not together with --compare")
+    if policies is not None and torch_out is not None:
+        raise InputError("--torch", str(torch_out), "not together with --compare")
     announce_compilation()
     if policies is not None:
         _compare(document, policies, as_json, out)
@@ -61,6 +75,8 @@ def command(
     result = _simulate(document, schedule_file)
     if out is not None:
         write_result(result, folder(out))
+    if torch_out is not None:
+        write_torch(result, torch_out)
     if as_json:
         click.echo(json.dumps(result.as_dict(), allow_nan=False))
     else:

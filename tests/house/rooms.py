@@ -17,7 +17,7 @@ ENGINE = (
     "control",
     "transport",
     "nn",
-    "train serve",
+    "train serve pipelining",
     "run",
     "reproduce",
     "commands",
