@@ -25,6 +25,7 @@ COMMANDS = {
     "sweep": "sweep",
     "analyze": "analyze",
     "plan": "plan",
+    "cross-dc": "cross_dc",
     "place": "place",
     "network": "network",
     "train": "train",

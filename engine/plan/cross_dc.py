@@ -2,35 +2,43 @@
 
 Data parallel: every pipeline lies in one data centre and all gradients cross the WAN once an iteration.
 Pipeline parallel: every pipeline crosses it, with the activations and gradients of each microbatch, and
-replicas of a stage lie in one data centre. Both have the same costs inside a data centre (tensor parallelism,
-gradients of replicas), which are left out.
+replicas of a stage lie in one data centre. What both do inside a data centre (tensor parallelism, gradients
+of replicas) is left out here; `cross_dc_compare` adds it.
 
 Source: the CrossPipe slides (USENIX ATC 2025), "Cross-DC DP vs. Cross-DC PP".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from engine.errors import Infeasible
 from engine.schedule.scenario import Link, Scenario, Times
-from engine.simulate import simulate
+from engine.schedule.traversal import Traversal
+from engine.simulate import SimulationResult, simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossDcJob:
     """One training job over `dcs` equal data centres.
 
-    forward_s : of one microbatch on one stage; the input and weight parts of its backward take as long each.
+    times : of one microbatch on each stage, in seconds; a policy that does not split runs B for backward +
+        weight.
     gradient_bytes : of the whole model.  activation_bytes : of one microbatch, between two stages.
-    replicas : pipelines in total (n_DP).  memory : most microbatches in flight that a stage holds.
+    replicas : pipelines in total (n_DP).
+    memory, full : most microbatches that a stage holds in flight, and of them with all their activations.
     """
 
     stages: int
     replicas: int
     microbatches: int
-    forward_s: float
+    times: Times
     gradient_bytes: float
     activation_bytes: float
     dcs: int = 2
     memory: int | None = None
+    full: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,54 +51,91 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The time of an iteration and its schedule's policy."""
+    """The time of an iteration, its schedule's policy, and what crosses the WAN.
+
+    busy_s : of an average GPU, in ops.
+    wan_bytes : over all boundaries, both directions.
+    """
 
     seconds: float
     policy: str
+    busy_s: float
+    wan_bytes: float
 
 
-def data_parallel(job: CrossDcJob, wan: Boundary, policy: str = "zb-v") -> Choice | None:
+def data_parallel(job: CrossDcJob, wan: Boundary, policies: Sequence[str] = ("zb-v",)) -> Choice | Infeasible:
     """The iteration with gradients over the WAN: one pipeline in a data centre, then a ring over the centres.
 
     The ring reduces and gathers: 2·(n − 1)/n of the gradients cross each boundary in each direction, in
-    2·(n − 1) steps.
+    2·(n − 1) steps. On a row of data centres the ring goes out over every second one and back over the
+    others, so a step of more than two passes at most two boundaries.
     """
-    scenario = _scenario(job, policy, dc_of_stage=[0] * job.stages, wan=Link())
-    makespan = simulate(scenario).makespan
-    if makespan is None:
-        return None
+    result = _best(job, policies, [0] * job.stages, Link())
+    if isinstance(result, Infeasible):
+        return result
     steps = 2 * (job.dcs - 1)
-    transfer_s = steps / job.dcs * job.gradient_bytes / wan.bytes_per_s + steps * wan.latency_s
-    return Choice(seconds=makespan + transfer_s, policy=policy)
+    crossing_bytes = steps / job.dcs * job.gradient_bytes
+    step_latency_s = min(job.dcs - 1, 2) * wan.latency_s
+    return _choice(
+        result,
+        wan_s=crossing_bytes / wan.bytes_per_s + steps * step_latency_s,
+        wan_bytes=2 * (job.dcs - 1) * crossing_bytes,
+    )
 
 
 def pipeline_parallel(
-    job: CrossDcJob, wan: Boundary, policies: tuple[str, ...] = ("crosspipe-ud", "crosspipe-wave")
-) -> Choice | None:
+    job: CrossDcJob, wan: Boundary, policies: Sequence[str] = ("crosspipe-ud", "crosspipe-wave")
+) -> Choice | Infeasible:
     """The iteration with pipelines over the WAN, under the best of `policies`.
 
     Every pipeline has its own share of the boundary, so a transfer takes replicas · bytes / rate.
     """
     transfer_s = job.replicas * job.activation_bytes / wan.bytes_per_s
     dc_of_stage = [stage * job.dcs // job.stages for stage in range(job.stages)]
-    link = Link(latency=wan.latency_s, transfer=transfer_s)
-    choices = [
-        Choice(seconds=makespan, policy=policy)
-        for policy in policies
-        if (makespan := simulate(_scenario(job, policy, dc_of_stage, link)).makespan) is not None
-    ]
-    return min(choices, key=lambda choice: choice.seconds, default=None)
+    result = _best(job, policies, dc_of_stage, Link(latency=wan.latency_s, transfer=transfer_s))
+    if isinstance(result, Infeasible):
+        return result
+    crossings = 2 * job.microbatches * job.replicas * _crossings(result.traversal, dc_of_stage)
+    return _choice(result, wan_s=0.0, wan_bytes=crossings * job.activation_bytes)
+
+
+def _choice(result: SimulationResult, *, wan_s: float, wan_bytes: float) -> Choice:
+    """`wan_s` follows the schedule."""
+    timeline = result.timeline
+    assert timeline is not None
+    return Choice(
+        seconds=timeline.makespan + wan_s,
+        policy=result.scenario.policy,
+        busy_s=timeline.makespan * timeline.utilization(),
+        wan_bytes=wan_bytes,
+    )
+
+
+def _crossings(path: Traversal, dc_of_stage: Sequence[int]) -> int:
+    """How many boundaries a microbatch crosses on its way forward."""
+    return int(np.abs(np.diff(np.array(dc_of_stage)[path.stage_of])).sum())
+
+
+def _best(
+    job: CrossDcJob, policies: Sequence[str], dc_of_stage: list[int], wan: Link
+) -> SimulationResult | Infeasible:
+    """The fastest policy's result; where none fits, why the last does not."""
+    results = [simulate(_scenario(job, policy, dc_of_stage, wan)) for policy in policies]
+    feasible = [result for result in results if result.makespan is not None]
+    if not feasible:
+        return Infeasible(reason=results[-1].reason or "no policy fits")
+    return min(feasible, key=lambda result: result.makespan or 0.0)
 
 
 def _scenario(job: CrossDcJob, policy: str, dc_of_stage: list[int], wan: Link) -> Scenario:
-    part = job.forward_s
     return Scenario(
         stages=job.stages,
         dc_of_stage=dc_of_stage,
         microbatches=job.microbatches,
         policy=policy,
         wan=wan,
-        times=Times(forward=part, backward=part, weight=part),
+        times=job.times,
         memory_limit=job.memory,
+        full_limit=job.full,
         spans=False,
     )

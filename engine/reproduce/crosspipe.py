@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.errors import Infeasible
 from engine.model.presets import PRESETS
-from engine.plan.cross_dc import Boundary, CrossDcJob, data_parallel, pipeline_parallel
+from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
 from engine.reproduce import Experiment, Explained, Outcome, Plot, Refuted, Row, Series, Untested
 from engine.schedule import build
 from engine.schedule.ir import NO_OP, OpKind
@@ -66,7 +66,7 @@ def _job(dcs: int = 2, memory: float = 1.0) -> CrossDcJob:
         stages=STAGES,
         replicas=REPLICAS,
         dcs=dcs,
-        forward_s=FORWARD_S,
+        times=Times(forward=FORWARD_S, backward=FORWARD_S, weight=FORWARD_S),
         microbatches=TOKENS_PER_STEP // model.seq // REPLICAS,
         gradient_bytes=model.parameters * BF16,
         activation_bytes=model.activation_bytes(1, BF16),
@@ -77,8 +77,8 @@ def _job(dcs: int = 2, memory: float = 1.0) -> CrossDcJob:
 def _speedup(job: CrossDcJob, wan: Boundary) -> tuple[float, str]:
     """Cross-DC PP over cross-DC DP, and the better traversal."""
     data, pipeline = data_parallel(job, wan), pipeline_parallel(job, wan)
-    assert data is not None, "1F1B's memory is enough for ZB-V"
-    assert pipeline is not None, "a greedy policy fits any memory of one microbatch and more"
+    assert isinstance(data, Choice), "1F1B's memory is enough for ZB-V"
+    assert isinstance(pipeline, Choice), "a greedy policy fits any memory of one microbatch and more"
     return data.seconds / pipeline.seconds, pipeline.policy.removeprefix("crosspipe-")
 
 
@@ -121,9 +121,9 @@ def _slow_boundary() -> Refuted:
             pipeline_parallel(job, Boundary(bytes_per_s=float(b) * 1e9, latency_s=SHOWN_LATENCY_S))
             for b in (REFUTED_GB_S, BY_GB_S)
         )
-        assert compute is not None
-        assert slow is not None
-        assert fast is not None
+        assert isinstance(compute, Choice)
+        assert isinstance(slow, Choice)
+        assert isinstance(fast, Choice)
         gradients_s = printed[BY_GB_S] * fast.seconds - compute.seconds
         bounds.append((compute.seconds + ratio * gradients_s) / slow.seconds)
     return Refuted(

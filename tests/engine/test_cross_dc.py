@@ -4,13 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.plan.cross_dc import Boundary, CrossDcJob, data_parallel, pipeline_parallel
+from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
 from engine.reproduce import crosspipe
 from engine.schedule.scenario import Scenario, Times
 from engine.simulate import simulate
 
 SMALL = CrossDcJob(
-    stages=4, replicas=2, microbatches=6, forward_s=1.0, gradient_bytes=600.0, activation_bytes=10.0, memory=4
+    stages=4,
+    replicas=2,
+    microbatches=6,
+    times=Times(forward=1, backward=1, weight=1),
+    gradient_bytes=600.0,
+    activation_bytes=10.0,
+    memory=4,
 )
 
 
@@ -18,8 +24,8 @@ def test_data_parallel_by_hand() -> None:
     # ZB-V on one pipeline, then half the gradients there and half back: 600 bytes at 100 a second, two steps.
     alone = data_parallel(SMALL, Boundary(bytes_per_s=1e12, latency_s=0))
     crossed = data_parallel(SMALL, Boundary(bytes_per_s=100, latency_s=0.5))
-    assert alone is not None
-    assert crossed is not None
+    assert isinstance(alone, Choice)
+    assert isinstance(crossed, Choice)
     assert crossed.seconds - alone.seconds == pytest.approx(6.0 + 2 * 0.5)
 
 
@@ -32,14 +38,14 @@ def test_pipeline_parallel_is_never_below_its_traffic_nor_its_work(
         stages=4,
         replicas=replicas,
         microbatches=4,
-        forward_s=1.0,
+        times=Times(forward=1, backward=1, weight=1),
         gradient_bytes=1.0,
         activation_bytes=10.0,
         dcs=dcs,
         memory=4,
     )
     result = pipeline_parallel(job, Boundary(bytes_per_s=rate, latency_s=latency))
-    assert result is not None
+    assert isinstance(result, Choice)
     assert result.seconds >= max(4 * 3, 4 * replicas * 10 / rate) * (1 - 1e-9)
 
 

@@ -1,0 +1,251 @@
+"""The answer of `meridian cross-dc`: data against pipeline parallelism over the WAN at each point, and where
+they cross over.
+
+Times of stages, memory, and the gradients' all-reduce inside a data centre are the planner's. The schedules
+are simulated, and the WAN is CrossPipe's (`cross_dc`).
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from engine.errors import Infeasible
+from engine.inputs import parse
+from engine.model.profile import StageProfile
+from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
+from engine.plan.cross_dc_request import CrossDcRequest
+from engine.plan.job import Job, cluster_of, job_of
+from engine.plan.request import PlanRequest
+from engine.schedule.scenario import Times
+
+Better = Literal["data", "pipeline"]
+Axis = Literal["bandwidth_gbps", "latency_ms"]
+# A crossover is narrowed down to this share of its value, and no further than this latency.
+CLOSE = 0.01
+LEAST_MS = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One of the two at one point.
+
+    iteration_ms : the schedule, gradients over the WAN (data), all-reduce inside a data centre, update.
+    bubble_fraction : share of the iteration in which an average GPU runs no op.
+    wan_gb : over all boundaries, both directions, in one iteration.
+    egress_cost, cost_per_iteration : None if no egress price is given; the latter has the GPUs' price too.
+    """
+
+    policy: str
+    iteration_ms: float
+    bubble_fraction: float
+    wan_gb: float
+    egress_cost: float | None
+    cost_per_iteration: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Both at one bandwidth and latency. speedup : of pipeline parallelism over data parallelism."""
+
+    bandwidth_gbps: float
+    latency_ms: float
+    data: Figures
+    pipeline: Figures
+    speedup: float
+    better: Better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossover:
+    """Along `axis` the better one changes at this point, from `before` to the other."""
+
+    axis: Axis
+    bandwidth_gbps: float
+    latency_ms: float
+    before: Better
+    after: Better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossDcResult:
+    """The answer. Without points, `reason` says what does not fit."""
+
+    gpus_per_dc: int
+    gradient_gb: float
+    activation_mb: float
+    points: tuple[Point, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of `meridian cross-dc`."""
+        return {"feasible": bool(self.points), **asdict(self)}
+
+
+def compare_cross_dc(request: CrossDcRequest) -> CrossDcResult:
+    """Both at every bandwidth and latency of the request, sorted, and the crossovers between them.
+
+    Raises
+    ------
+    InputError
+        The job does not fit its model (more partitions than layers).
+    """
+    return _Comparison(request).result()
+
+
+class _Comparison:
+    def __init__(self, request: CrossDcRequest) -> None:
+        self._request = request
+        document = {"datacenters": request.datacenters, "job": request.job}
+        plan = parse(PlanRequest, document)
+        self._cluster = cluster_of(plan)
+        self._planned: Job = job_of(plan, self._cluster)
+        self._points: dict[tuple[float, float], Point | Infeasible] = {}
+
+    def result(self) -> CrossDcResult:
+        """All points, then the crossovers along every row and column of them; the reason if nothing fits."""
+        if isinstance(self._job, Infeasible):
+            return self._answer(reason=self._job.reason)
+        bandwidths = sorted(set(self._request.boundary.bandwidth_gbps))
+        latencies = sorted(set(self._request.boundary.latency_ms))
+        points = []
+        for latency, bandwidth in itertools.product(latencies, bandwidths):
+            point = self._point(bandwidth, latency)
+            if isinstance(point, Infeasible):
+                return self._answer(reason=point.reason)
+            points.append(point)
+        rows = [[p for p in points if p.latency_ms == latency] for latency in latencies]
+        columns = [[p for p in points if p.bandwidth_gbps == bandwidth] for bandwidth in bandwidths]
+        crossovers = [c for row in rows for c in self._crossovers(row, "bandwidth_gbps")]
+        crossovers += [c for column in columns for c in self._crossovers(column, "latency_ms")]
+        return self._answer(points=tuple(points), crossovers=tuple(crossovers))
+
+    def _answer(
+        self,
+        *,
+        points: tuple[Point, ...] = (),
+        crossovers: tuple[Crossover, ...] = (),
+        reason: str | None = None,
+    ) -> CrossDcResult:
+        assert self._planned.activation_bytes is not None  # a model has it, and without one it is required
+        return CrossDcResult(
+            gpus_per_dc=self._request.gpus_per_dc,
+            gradient_gb=self._gradient_bytes / 1e9,
+            activation_mb=self._planned.activation_bytes / 1e6,
+            points=points,
+            crossovers=crossovers,
+            reason=reason,
+        )
+
+    @cached_property
+    def _profiles(self) -> tuple[StageProfile, ...]:
+        gpu = self._cluster.datacenters[0].gpu
+        return self._planned.profiles((gpu,) * self._planned.partitions)
+
+    @property
+    def _gradient_bytes(self) -> float:
+        return float(self._planned.gradient_bytes * sum(profile.parameters for profile in self._profiles))
+
+    @cached_property
+    def _job(self) -> CrossDcJob | Infeasible:
+        planned, profiles = self._planned, self._profiles
+        gpus = (self._cluster.datacenters[0].gpu,) * planned.partitions
+        room = planned.stages.room(gpus, planned.microbatches)
+        if isinstance(room, Infeasible):
+            return room
+        # The gradients by inputs and by weights are products of the same size.
+        half = [profile.backward_s / 2 for profile in profiles]
+        times = Times(
+            forward=[profile.forward_s for profile in profiles],
+            backward=half,
+            weight=half,
+            recompute=[profile.recompute_s for profile in profiles],
+        )
+        assert planned.activation_bytes is not None
+        return CrossDcJob(
+            stages=planned.partitions,
+            replicas=self._request.replicas,
+            microbatches=planned.microbatches,
+            times=times,
+            gradient_bytes=self._gradient_bytes,
+            activation_bytes=planned.activation_bytes,
+            dcs=self._request.dcs,
+            memory=room.in_flight,
+            full=room.full if any(profile.recompute_s for profile in profiles) else None,
+        )
+
+    def _inside_s(self, replicas: int) -> float:
+        """All-reduce of `replicas` of each stage inside a data centre, and the optimizer's update."""
+        rate = min(dc.intra_bytes_per_s for dc in self._cluster.datacenters)
+        update_s = max(profile.update_s for profile in self._profiles)
+        return float(self._planned.all_reduce_s(replicas, rate)) + update_s
+
+    def _point(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
+        key = bandwidth_gbps, latency_ms
+        if key not in self._points:
+            self._points[key] = self._compared(bandwidth_gbps, latency_ms)
+        return self._points[key]
+
+    def _compared(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
+        job, policies = self._job, self._request.policies
+        assert isinstance(job, CrossDcJob)
+        wan = Boundary(bytes_per_s=bandwidth_gbps * 1e9 / 8, latency_s=latency_ms / 1e3)
+        data, pipeline = data_parallel(job, wan, policies), pipeline_parallel(job, wan, policies)
+        if isinstance(data, Infeasible):
+            return data
+        if isinstance(pipeline, Infeasible):
+            return pipeline
+        replicas = self._request.replicas
+        first = self._figures(data, self._inside_s(replicas // job.dcs))
+        second = self._figures(pipeline, self._inside_s(replicas))
+        return Point(
+            bandwidth_gbps=bandwidth_gbps,
+            latency_ms=latency_ms,
+            data=first,
+            pipeline=second,
+            speedup=first.iteration_ms / second.iteration_ms,
+            better="data" if first.iteration_ms < second.iteration_ms else "pipeline",
+        )
+
+    def _figures(self, choice: Choice, inside_s: float) -> Figures:
+        seconds = choice.seconds + inside_s
+        wan_gb = choice.wan_bytes / 1e9
+        price = self._request.boundary.egress_price_per_gb
+        per_hour = sum(dc.price_per_gpu_hour for dc in self._cluster.datacenters) * self._request.gpus_per_dc
+        return Figures(
+            policy=choice.policy,
+            iteration_ms=seconds * 1e3,
+            bubble_fraction=1 - choice.busy_s / seconds,
+            wan_gb=wan_gb,
+            egress_cost=None if price is None else price * wan_gb,
+            cost_per_iteration=None if price is None else price * wan_gb + per_hour * seconds / 3600,
+        )
+
+    def _crossovers(self, points: list[Point], axis: Axis) -> Iterator[Crossover]:
+        """Between neighbours of a row where the better one changes."""
+        for low, high in itertools.pairwise(points):
+            if low.better != high.better:
+                yield self._narrowed(low, high, axis)
+
+    def _narrowed(self, low: Point, high: Point, axis: Axis) -> Crossover:
+        """Halve the interval, by ratio where it does not begin at 0, until its ends are close."""
+        before, after = low.better, high.better
+        while True:
+            a, b = getattr(low, axis), getattr(high, axis)
+            if b - a <= CLOSE * b or (a == 0 and b <= LEAST_MS):
+                break
+            middle = math.sqrt(a * b) if a > 0 else b / 2
+            values = {"bandwidth_gbps": low.bandwidth_gbps, "latency_ms": low.latency_ms, axis: middle}
+            point = self._point(**values)
+            assert isinstance(point, Point)  # memory and policies decide what fits, not the WAN
+            low, high = (point, high) if point.better == before else (low, point)
+        return Crossover(
+            axis=axis,
+            bandwidth_gbps=high.bandwidth_gbps,
+            latency_ms=high.latency_ms,
+            before=before,
+            after=after,
+        )

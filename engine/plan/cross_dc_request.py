@@ -1,0 +1,125 @@
+"""The document of `meridian cross-dc FILE`. Units are in the names."""
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, NonNegative, Positive, nearest
+from engine.plan.request import LEAST_GBPS, DataCenterInput, JobInput
+from engine.schedule.scenario import MOST_OPS
+
+# Those of a straight path or a wave: a loop's way back from the last data centre to the first has a link of
+# its own in a scenario, and here it has none.
+POLICIES = ("gpipe", "1f1b", "varuna", "zb-h1", "zb-v", "crosspipe-ud", "crosspipe-udsub", "crosspipe-wave")
+DEFAULT_POLICIES = ("zb-h1", "zb-v", "crosspipe-ud", "crosspipe-wave")
+MOST_POINTS = 1_000
+MOST_DCS = 64
+OPS_OF_A_MICROBATCH = 8  # F, R, B, W of two chunks
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+_points = Field(min_length=1, max_length=MOST_POINTS)
+Bandwidths = Annotated[list[Annotated[Positive, Field(ge=LEAST_GBPS)]], BeforeValidator(_listed), _points]
+Latencies = Annotated[list[NonNegative], BeforeValidator(_listed), _points]
+
+
+class BoundaryInput(Document):
+    """The WAN between two adjacent data centres, which all traffic of the job shares; all are alike.
+
+    bandwidth_gbps : in total, per direction; latency_ms : one way. A list has the points of the comparison.
+    """
+
+    bandwidth_gbps: Bandwidths
+    latency_ms: Latencies
+    egress_price_per_gb: NonNegative | None = None
+
+
+class CrossDcRequest(Document):
+    """A validated request: equal data centres in a row, one job, and `replicas` pipelines of it in total."""
+
+    datacenters: list[DataCenterInput] = Field(min_length=2, max_length=MOST_DCS)
+    boundary: BoundaryInput
+    job: JobInput
+    replicas: Count = Field(le=1_000_000)
+    policies: list[str] = Field(default=list(DEFAULT_POLICIES), min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "CrossDcRequest":
+        checks = (self._policies, self._names, self._equal, self._sizes, self._divided, self._room)
+        for problem in itertools.chain.from_iterable(check() for check in checks):
+            raise problem
+        return self
+
+    @property
+    def dcs(self) -> int:
+        return len(self.datacenters)
+
+    @cached_property
+    def gpus_per_dc(self) -> int:
+        """GPUs that both need in each data centre: P/n stages of all pipelines, or all stages of R/n."""
+        layout = self.job.layouts[0]
+        return layout.partitions * layout.tp * self.replicas // self.dcs
+
+    def _policies(self) -> Iterator[InputError]:
+        for i, policy in enumerate(self.policies):
+            if policy not in POLICIES:
+                allowed = "cannot be compared here, " + nearest(policy, POLICIES)
+                yield InputError(f"policies[{i}]", policy, allowed)
+            if policy in self.policies[:i]:
+                yield InputError(f"policies[{i}]", policy, "named twice")
+
+    def _names(self) -> Iterator[InputError]:
+        first: dict[str, int] = {}
+        for i, dc in enumerate(self.datacenters):
+            if first.setdefault(dc.name, i) != i:
+                allowed = f"already the name of datacenters[{first[dc.name]}]"
+                yield InputError(f"datacenters[{i}].name", dc.name, allowed)
+
+    def _equal(self) -> Iterator[InputError]:
+        first = self.datacenters[0].gpu()
+        for i, dc in enumerate(self.datacenters):
+            if dc.gpu() != first:
+                allowed = (
+                    f"must be that of datacenters[0], {first.name}: the data centres are compared as equals"
+                )
+                yield InputError(f"datacenters[{i}].gpu_type", dc.gpu().name, allowed)
+
+    def _sizes(self) -> Iterator[InputError]:
+        job = self.job
+        for name in ("partitions", "tp", "micro_batch"):
+            if isinstance(getattr(job, name), list):
+                yield InputError(f"job.{name}", getattr(job, name), "must be one number here")
+        if job.model is None:
+            for name in ("parameters_per_stage", "activation_bytes"):
+                if not getattr(job, name):
+                    allowed = "required and above 0: it says how much crosses the WAN"
+                    yield InputError(f"job.{name}", getattr(job, name), allowed)
+        points = len(self.boundary.bandwidth_gbps) * len(self.boundary.latency_ms)
+        if points > MOST_POINTS:
+            allowed = f"with latency_ms gives {points} points; at most {MOST_POINTS}"
+            yield InputError("boundary.bandwidth_gbps", self.boundary.bandwidth_gbps, allowed)
+        ops = job.layouts[0].partitions * job.microbatches * OPS_OF_A_MICROBATCH
+        if ops > MOST_OPS:
+            allowed = f"with partitions gives {ops} ops per pipeline; at most {MOST_OPS}"
+            yield InputError("job.microbatches", job.microbatches, allowed)
+
+    def _divided(self) -> Iterator[InputError]:
+        for field, value in (("replicas", self.replicas), ("job.partitions", self.job.layouts[0].partitions)):
+            if value % self.dcs:
+                allowed = (
+                    f"must be a multiple of {self.dcs}, the number of data centres: each gets an equal part"
+                )
+                yield InputError(field, value, allowed)
+
+    def _room(self) -> Iterator[InputError]:
+        for i, dc in enumerate(self.datacenters):
+            if dc.gpus < self.gpus_per_dc:
+                allowed = f"must be at least {self.gpus_per_dc}, its part of {self.replicas} pipelines"
+                yield InputError(f"datacenters[{i}].gpus", dc.gpus, allowed)

@@ -1,0 +1,203 @@
+"""`meridian cross-dc`: figures by hand, crossovers against a closed form, and what is refused."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from engine.cli import cli
+from engine.documents import load_document
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.plan.cross_dc_compare import CrossDcResult, compare_cross_dc
+from engine.plan.cross_dc_request import CrossDcRequest
+
+F, B, M, R = 10.0, 20.0, 4, 2
+G, A = 4e9, 1e6  # bytes: gradients of two stages of 10^9 parameters; an activation
+JOB = {
+    "partitions": 2,
+    "microbatches": M,
+    "forward_ms": F,
+    "backward_ms": B,
+    "comm_to_compute": 1,
+    "parameters_per_stage": 1e9,
+    "activation_bytes": A,
+}
+
+
+def datacenters(count: int, gpus: int = 8) -> list[dict[str, Any]]:
+    """Equal data centres."""
+    of_each = {"gpus": gpus, "gpu_type": "a100-80g", "price_per_gpu_hour": 3.6, "intra_gbps": 100}
+    return [{"name": f"dc{i}", **of_each} for i in range(count)]
+
+
+def document(**fields: Any) -> dict[str, Any]:
+    """Two data centres, one stage of two pipelines in each or one whole pipeline, under GPipe."""
+    boundary = {"bandwidth_gbps": 100, "latency_ms": 5, "egress_price_per_gb": 0.02}
+    whole = {"datacenters": datacenters(2), "boundary": boundary, "job": JOB, "replicas": R}
+    return {**whole, "policies": ["gpipe"], **fields}
+
+
+def compared(**fields: Any) -> CrossDcResult:
+    """The answer for a document."""
+    return compare_cross_dc(parse(CrossDcRequest, document(**fields)))
+
+
+def test_two_data_centres_by_hand() -> None:
+    (point,) = compared().points
+    rate = 100e9 / 8
+    schedule_ms = (M + 1) * (F + B)
+    # Half the gradients there and half back. A data centre has one pipeline: nothing to sum inside.
+    data_ms = schedule_ms + G / rate * 1e3 + 2 * 5
+    assert point.data.iteration_ms == pytest.approx(data_ms)
+    assert point.data.bubble_fraction == pytest.approx(1 - M * (F + B) / data_ms)
+    assert point.data.wan_gb == pytest.approx(2 * G / 1e9)
+    # The first activation and the last gradient are waited for. Two replicas of a stage sum 2 GB.
+    pipeline_ms = schedule_ms + 2 * (5 + R * A / rate * 1e3) + 2e9 / rate * 1e3
+    assert point.pipeline.iteration_ms == pytest.approx(pipeline_ms)
+    assert point.pipeline.bubble_fraction == pytest.approx(1 - M * (F + B) / pipeline_ms)
+    assert point.pipeline.wan_gb == pytest.approx(2 * M * R * A / 1e9)
+    assert point.better == "pipeline"
+    assert point.speedup == pytest.approx(data_ms / pipeline_ms)
+    for figures in (point.data, point.pipeline):
+        assert figures.egress_cost == pytest.approx(0.02 * figures.wan_gb)
+        gpus = 4 * 3.6 * figures.iteration_ms / 3.6e6
+        assert figures.cost_per_iteration == pytest.approx(0.02 * figures.wan_gb + gpus)
+
+
+def test_three_data_centres_by_hand() -> None:
+    job = {**JOB, "partitions": 3, "recompute_ms": 0}
+    (point,) = compared(datacenters=datacenters(3), job=job, replicas=3).points
+    rate, gradients = 100e9 / 8, 6e9
+    assert point.data.wan_gb == pytest.approx(2 * 2 * (4 / 3 * gradients) / 1e9)
+    # Four steps; a step passes at most two boundaries.
+    wan_ms = 4 / 3 * gradients / rate * 1e3 + 4 * 2 * 5
+    assert point.data.iteration_ms == pytest.approx((M + 2) * (F + B) + wan_ms)
+    assert point.pipeline.wan_gb == pytest.approx(2 * 2 * M * 3 * A / 1e9)
+
+
+def test_a_wave_crosses_every_boundary_twice_each_way() -> None:
+    (wave,) = compared(policies=["crosspipe-wave"]).points
+    assert wave.pipeline.wan_gb == pytest.approx(2 * 2 * M * R * A / 1e9)
+    (first,) = compared(policies=["gpipe", "crosspipe-wave"]).points
+    best = min(wave.pipeline.iteration_ms, compared().points[0].pipeline.iteration_ms)
+    assert first.pipeline.iteration_ms == best
+
+
+def test_the_crossover_over_bandwidth_is_where_the_times_are_equal() -> None:
+    boundary = {"bandwidth_gbps": [1000, 10, 100], "latency_ms": [0, 5]}
+    result = compared(boundary=boundary)
+    assert [(p.latency_ms, p.bandwidth_gbps) for p in result.points] == [
+        (latency, bandwidth) for latency in (0, 5) for bandwidth in (10, 100, 1000)
+    ]
+    # G / b = 2 · R · A / b + all-reduce of two replicas inside a data centre; the latencies are equal.
+    rate = (G - 2 * R * A) / (2e9 / (100e9 / 8))
+    for crossover, latency in zip(result.crossovers, (0, 5), strict=True):
+        assert crossover.axis == "bandwidth_gbps"
+        assert crossover.latency_ms == latency
+        assert crossover.bandwidth_gbps == pytest.approx(rate * 8 / 1e9, rel=0.01)
+        assert (crossover.before, crossover.after) == ("pipeline", "data")
+
+
+def test_the_crossover_over_latency_is_where_the_better_one_changes() -> None:
+    # 1F1B waits for the latency in every turn, a ring of two only twice.
+    job = {**JOB, "microbatches": 12, "parameters_per_stage": 5e8}
+    boundary = {"bandwidth_gbps": 100, "latency_ms": [0, 200]}
+    (crossover,) = compared(boundary=boundary, job=job, policies=["1f1b"]).crossovers
+    assert crossover.axis == "latency_ms"
+    assert 0 < crossover.latency_ms < 200
+    for factor, better in ((0.98, crossover.before), (1.02, crossover.after)):
+        near = {"bandwidth_gbps": 100, "latency_ms": factor * crossover.latency_ms}
+        (point,) = compared(boundary=near, job=job, policies=["1f1b"]).points
+        assert point.better == better
+
+
+def test_without_an_egress_price_there_are_no_costs() -> None:
+    (point,) = compared(boundary={"bandwidth_gbps": 100, "latency_ms": 5}).points
+    assert point.data.egress_cost is None
+    assert point.pipeline.cost_per_iteration is None
+
+
+MODEL = {"model": "llama-3-405b", "partitions": 2, "microbatches": 4}
+
+
+def test_a_job_without_memory_is_infeasible_with_the_figure() -> None:
+    result = compared(job=MODEL)
+    assert result.points == ()
+    assert result.reason is not None
+    assert "GB per GPU for one microbatch" in result.reason
+    assert result.as_dict()["feasible"] is False
+
+
+def test_a_policy_that_holds_too_many_microbatches_is_infeasible() -> None:
+    job = {"model": "llama-3-8b", "partitions": 4, "microbatches": 64, "recompute": False}
+    result = compared(job=job, policies=["gpipe"])
+    assert result.reason is not None
+    assert result.reason.startswith("memory_limit: every forward runs before the first backward")
+    assert compared(job=job, policies=["gpipe", "1f1b"]).points[0].data.policy == "1f1b"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"replicas": 3}, "replicas", "must be a multiple of 2"),
+        ({"job": {**JOB, "partitions": 3}}, "job.partitions", "must be a multiple of 2"),
+        ({"job": {**MODEL, "tp": [1, 2]}}, "job.tp", "must be one number here"),
+        ({"job": {**JOB, "activation_bytes": None}}, "job.activation_bytes", "how much crosses the WAN"),
+        ({"job": {**JOB, "forward_ms": 0}}, "job.forward_ms", "greater than 0"),
+        ({"job": {**MODEL, "partitions": 1000}}, "datacenters[0].gpus", "at least 1000"),
+        ({"datacenters": datacenters(1)}, "datacenters", "at least 2 entries"),
+        ({"datacenters": datacenters(2, 1)}, "datacenters[0].gpus", "must be at least 2"),
+        (
+            {"datacenters": [*datacenters(1), {**datacenters(2)[1], "gpu_type": "h100"}]},
+            "datacenters[1].gpu_type",
+            "compared as equals",
+        ),
+        ({"datacenters": [datacenters(1)[0]] * 2}, "datacenters[1].name", "already the name"),
+        ({"policies": ["crosspipe-loop"]}, "policies[0]", "cannot be compared here"),
+        ({"policies": ["gpipe", "gpipe"]}, "policies[1]", "named twice"),
+        ({"policies": []}, "policies", "at least 1 entry"),
+        ({"boundary": {"bandwidth_gbps": [1, 0], "latency_ms": 1}}, "boundary.bandwidth_gbps[1]", "than 0"),
+        ({"boundary": {"bandwidth_gbps": 1, "latency_ms": -1}}, "boundary.latency_ms[0]", "equal to 0"),
+        (
+            {"boundary": {"bandwidth_gbps": [1.0 + i for i in range(40)], "latency_ms": list(range(40))}},
+            "boundary.bandwidth_gbps",
+            "gives 1600 points; at most 1000",
+        ),
+        ({"links": []}, "links", "unknown field"),
+    ],
+)
+def test_bad_input_names_the_field(fields: dict[str, Any], field: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        compared(**fields)
+    assert error.value.field == field
+    assert said in str(error.value)
+
+
+def test_the_command_prints_and_writes_the_answer(tmp_path: Path) -> None:
+    boundary = {"bandwidth_gbps": [10, 1000], "latency_ms": 5, "egress_price_per_gb": 0.02}
+    given = document(boundary=boundary)
+    (tmp_path / "file.json").write_text(json.dumps(given))
+    line = ["cross-dc", str(tmp_path / "file.json"), "--out", str(tmp_path / "out")]
+    answer = json.loads(CliRunner().invoke(cli, [*line, "--json"], standalone_mode=False).stdout)
+    assert answer == json.loads(json.dumps(compared(boundary=boundary).as_dict()))
+    assert json.loads((tmp_path / "out/result.json").read_text()) == answer
+    with (tmp_path / "out/points.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["pipeline_iteration_ms"]) for row in rows] == [
+        point["pipeline"]["iteration_ms"] for point in answer["points"]
+    ]
+    table = CliRunner().invoke(cli, line, standalone_mode=False).stdout.splitlines()
+    assert table[0] == "2 pipelines of 2 stages over 2 data centres, 4 microbatches; 2 GPUs in each"
+    assert table[-1].startswith("at 5 ms: from ")
+    assert table[-1].endswith(" data parallelism is faster, below that pipeline parallelism")
+
+
+def test_the_example_has_both_winners() -> None:
+    example = load_document(str(Path(__file__).parents[2] / "examples/cross-dc.yaml"))
+    example["boundary"] |= {"bandwidth_gbps": [10, 400], "latency_ms": 10}
+    result = compare_cross_dc(parse(CrossDcRequest, example))
+    assert [point.better for point in result.points] == ["data", "pipeline"]
