@@ -4,7 +4,8 @@ from pathlib import Path
 
 from engine.commands.files import folder, unwritable, write_json, write_text
 from engine.errors import InputError
-from engine.schedule.torch_actions import torch_actions, torch_csv
+from engine.schedule.torch_actions import add_reductions, torch_actions, torch_csv
+from engine.schedule.torch_exchange import add_exchange
 from engine.simulate import SimulationResult
 from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
@@ -37,7 +38,10 @@ def write_torch(result: SimulationResult, out: Path) -> None:
         return
     schedule = result.timeline.schedule
     try:
-        tables = [torch_csv(torch_actions(schedule, pipeline)) for pipeline in range(schedule.pipelines)]
+        tables = [
+            torch_csv(add_exchange(add_reductions(torch_actions(schedule, pipeline)), schedule, pipeline))
+            for pipeline in range(schedule.pipelines)
+        ]
     except ValueError as error:
         raise InputError("--torch", str(out), str(error)) from None
     for pipeline, table in enumerate(tables):

@@ -1,8 +1,8 @@
 """Builds torch's runtime of pipelines from a Schedule.
 
-The schedule says what each rank computes and in which order. torch's `PipelineStage` holds the model, and its
-`_PipelineScheduleRuntime` computes, sends and receives. One of torch's stages is one position of the
-schedule's path, so a rank with two model chunks has two of them (engine.schedule.torch_actions).
+The schedule says what each rank computes and sends, and in which order. torch's `PipelineStage` holds the
+model, and its `_PipelineScheduleRuntime` computes, sends and receives. One of torch's stages is one position
+of the schedule's path, so a rank with two model chunks has two of them (engine.schedule.torch_actions).
 
 torch 2.13.0 marks the runtime as internal; this module and `exchange` are all that know it.
 """
@@ -12,11 +12,16 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import (
+    _Action,
+    _add_unshard_reshard,
+    _PipelineScheduleRuntime,
+)
 
 from engine.pipelining.exchange import check_exchange
 from engine.schedule.ir import Schedule
-from engine.schedule.torch_actions import torch_actions
+from engine.schedule.torch_actions import add_reductions, torch_actions
+from engine.schedule.torch_exchange import add_exchange
 
 
 def positions_of(schedule: Schedule, rank: int) -> tuple[int, ...]:
@@ -50,15 +55,20 @@ def runtime_of(
         The stages are not those of this rank, torch has no action for an op of the schedule, or its ranks
         would wait for each other.
     """
-    actions = torch_actions(schedule, pipeline)
+    computed = torch_actions(schedule, pipeline)
     _check_stages(schedule, stages)
+    # What a stage that is sharded with FSDP needs; of no effect on others.
+    sharded = [[str(action) for action in _add_unshard_reshard(row)] for row in _parsed(computed)]
+    actions = _parsed(add_exchange(add_reductions(sharded), schedule, pipeline))
     runtime = _PipelineScheduleRuntime(list(stages), schedule.microbatches, loss_fn=loss, **options)
-    runtime.pipeline_order = {
-        rank: [_Action.from_str(action) for action in row] for rank, row in enumerate(actions)
-    }
-    runtime._prepare_schedule_with_comms(runtime.pipeline_order)
+    runtime.pipeline_order = dict(enumerate(_parsed(computed)))
+    runtime._prepare_schedule_with_comms(dict(enumerate(actions)), format="compute_comms")
     check_exchange(runtime.pipeline_order_with_comms, runtime.stage_index_to_group_rank)
     return runtime
+
+
+def _parsed(rows: Sequence[Sequence[str]]) -> list[list[_Action | None]]:
+    return [[_Action.from_str(action) for action in row] for row in rows]
 
 
 def _check_stages(schedule: Schedule, stages: Sequence[PipelineStage]) -> None:

@@ -2,18 +2,20 @@
 
 torch numbers its *stages* along the path of a microbatch, which is what Meridian calls positions: a GPU with
 two model chunks holds two of torch's stages. An action is ``<position><kind><microbatch>`` with the kinds F,
-B (whole backward), I (its input part) and W (its weight part). `_PipelineScheduleRuntime._load_csv` reads the
-lists as CSV, one row per rank, and adds sends and receives itself: each output leaves as soon as it is there.
+B (whole backward), I (its input part) and W (its weight part). REDUCE_GRAD scales a position's gradients, and
+sums them where torch holds replicas. `torch_exchange` adds sends and receives.
 
-Source: torch 2.13.0, torch/distributed/pipelining/schedules.py, `_Action` and `_add_send_recv`.
+Source: torch 2.13.0, torch/distributed/pipelining/schedules.py, `_Action`.
 """
 
 import csv
 import io
-from collections import defaultdict
+import re
 from collections.abc import Sequence
 
 from engine.schedule.ir import OpKind, Schedule
+
+_ADDS = re.compile(r"(\d+)[BW]\d+")
 
 
 def torch_actions(schedule: Schedule, pipeline: int = 0) -> list[list[str]]:
@@ -22,13 +24,12 @@ def torch_actions(schedule: Schedule, pipeline: int = 0) -> list[list[str]]:
     Raises
     ------
     ValueError
-        torch's runtime cannot run this order: it recomputes in an op of its own, runs the forwards of the
-        last position out of microbatch order, or holds an output back on a link.
+        torch's runtime cannot run this order: it recomputes in an op of its own, or runs the forwards of the
+        last position out of microbatch order.
     """
     for stage in range(schedule.stages):
         _refuse_recomputation(schedule, pipeline, stage)
     _refuse_loss_order(schedule, pipeline)
-    _refuse_link_order(schedule, pipeline)
     letter = {OpKind.F: "F", OpKind.B: "I" if schedule.has(OpKind.W) else "B", OpKind.W: "W"}
     position_of = schedule.traversal.position_of
     return [
@@ -40,10 +41,21 @@ def torch_actions(schedule: Schedule, pipeline: int = 0) -> list[list[str]]:
     ]
 
 
-def torch_csv(actions: Sequence[Sequence[str]]) -> str:
-    """The lists of `torch_actions` as the CSV of `_load_csv` (format ``compute_only``)."""
+def add_reductions(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Put REDUCE_GRAD of each position behind the last op that adds to its gradients."""
+    return [_with_reductions(row) for row in rows]
+
+
+def _with_reductions(row: Sequence[str]) -> list[str]:
+    last = {match[1]: at for at, action in enumerate(row) if (match := _ADDS.fullmatch(action))}
+    behind = {at: f"{position}REDUCE_GRAD" for position, at in last.items()}
+    return [one for at, action in enumerate(row) for one in (action, behind.get(at)) if one is not None]
+
+
+def torch_csv(rows: Sequence[Sequence[str]]) -> str:
+    """The actions as the CSV of `_PipelineScheduleRuntime._load_csv`, one row per rank."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(actions)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
@@ -67,35 +79,3 @@ def _refuse_loss_order(schedule: Schedule, pipeline: int) -> None:
                 f"P{pipeline} S{stage} runs {op} where torch expects microbatch {microbatch}: "
                 "the last position must run its forwards in microbatch order"
             )
-
-
-def _refuse_link_order(schedule: Schedule, pipeline: int) -> None:
-    """A link of the schedule sends this pipeline's outputs in another order than they are made in."""
-    outputs = _outputs(schedule, pipeline)
-    for link in schedule.link_order:
-        planned = [
-            (sent.microbatch, sent.chunk) for sent in schedule.transfers(*link) if sent.pipeline == pipeline
-        ]
-        for sent, made in zip(planned, outputs[link], strict=True):
-            if sent != made:
-                raise ValueError(
-                    f"link {link[0]}>{link[1]} of P{pipeline} sends microbatch {sent[0]} of chunk {sent[1]} "
-                    f"before microbatch {made[0]} of chunk {made[1]}, which is there first: "
-                    "torch sends every output as soon as it is there"
-                )
-
-
-def _outputs(schedule: Schedule, pipeline: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(microbatch, chunk) of what each link carries for one pipeline, in the order in which it is made."""
-    path = schedule.traversal
-    outputs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for stage in range(schedule.stages):
-        for op in schedule.order(pipeline, stage):
-            forward = op.kind is OpKind.F
-            edge = int(path.position_of[stage, op.chunk]) - (0 if forward else 1)
-            if op.kind is OpKind.W or not 0 <= edge < len(path.hop_of) or path.hop_of[edge] < 0:
-                continue
-            hop = int(path.hop_of[edge])
-            onward = forward == (path.direction_of[edge] == 0)
-            outputs[(hop, hop + 1) if onward else (hop + 1, hop)].append((op.microbatch, op.chunk))
-    return outputs

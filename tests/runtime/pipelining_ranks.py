@@ -21,10 +21,12 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from engine.inputs import parse
 from engine.pipelining import positions_of, runtime_of
 from engine.schedule import Scenario, Schedule, build
-from engine.schedule.torch_actions import torch_actions, torch_csv
+from engine.schedule.torch_actions import add_reductions, torch_actions, torch_csv
+from engine.schedule.torch_exchange import add_exchange
 
 RANKS, MICROBATCHES, ROWS, WIDTH, STEPS = 4, 6, 2, 5, 2
 WAN = {"latency": 3, "transfer": 0.5}
+SLOW = {"latency": 1, "transfer": 2}
 SPLIT = {"times": {"forward": 1, "backward": 1, "weight": 1}}
 CASES: dict[str, dict[str, Any]] = {
     "gpipe": {"policy": "gpipe", "stages": 3},
@@ -41,13 +43,14 @@ CASES: dict[str, dict[str, Any]] = {
     "crosspipe-udsub": {"policy": "crosspipe-udsub", "stages": 2, **SPLIT},
     "crosspipe-loop": {"policy": "crosspipe-loop", "stages": 2},
     "crosspipe-wave": {"policy": "crosspipe-wave", "stages": 3, **SPLIT},
+    "crosspipe-loop, outputs held back": {"policy": "crosspipe-loop", "stages": 2, "wan": SLOW},
     "crosspipe-wave, fp32": {"policy": "crosspipe-wave", "stages": 4, **SPLIT},
 }
 
 
 def scenario_of(case: str) -> Scenario:
     """The scenario of a case: the last stage is in a data centre of its own."""
-    fields = {"times": {"forward": 1, "backward": 2}, **CASES[case]}
+    fields = {"times": {"forward": 1, "backward": 1.5}, **CASES[case]}
     dcs = [0] * (fields["stages"] - 1) + [min(1, fields["stages"] - 1)]
     return parse(Scenario, {"microbatches": MICROBATCHES, "dc_of_stage": dcs, "wan": WAN, **fields})
 
@@ -103,9 +106,10 @@ def runtime(case: str, schedule: Schedule, stages: list[PipelineStage], folder: 
     if "from a file" not in case:
         return runtime_of(schedule, stages, loss_of, pipeline=pipeline)
     file = folder / f"rank{stages[0].group_rank}.csv"
-    file.write_text(torch_csv(torch_actions(schedule, pipeline)))
+    actions = add_reductions(torch_actions(schedule, pipeline))
+    file.write_text(torch_csv(add_exchange(actions, schedule, pipeline)))
     result = _PipelineScheduleRuntime(list(stages), schedule.microbatches, loss_fn=loss_of)
-    result._load_csv(str(file))
+    result._load_csv(str(file), format="compute_comms")
     return result
 
 
