@@ -16,7 +16,7 @@ from engine.errors import Infeasible
 from engine.inputs import parse
 from engine.model.profile import StageProfile
 from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
-from engine.plan.cross_dc_request import CrossDcRequest
+from engine.plan.cross_dc_request import IN_CHUNKS, CrossDcRequest
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import PlanRequest
 from engine.schedule.scenario import Times
@@ -109,6 +109,9 @@ class _Comparison:
         """All points, then the crossovers along every row and column of them; the reason if nothing fits."""
         if isinstance(self._job, Infeasible):
             return self._answer(reason=self._job.reason)
+        if not self._policies:
+            named = ", ".join(self._request.policies)
+            return self._answer(reason=f"a stage has 1 layer; {named} cut each stage in two")
         bandwidths = sorted(set(self._request.boundary.bandwidth_gbps))
         latencies = sorted(set(self._request.boundary.latency_ms))
         points = []
@@ -144,6 +147,12 @@ class _Comparison:
     def _profiles(self) -> tuple[StageProfile, ...]:
         gpu = self._cluster.datacenters[0].gpu
         return self._planned.profiles((gpu,) * self._planned.partitions)
+
+    @cached_property
+    def _policies(self) -> list[str]:
+        """Those of the request that can be: half a layer is no chunk."""
+        whole = self._planned.is_modelled and min(profile.layers for profile in self._profiles) < 2
+        return [policy for policy in self._request.policies if not (whole and policy in IN_CHUNKS)]
 
     @property
     def _gradient_bytes(self) -> float:
@@ -190,7 +199,7 @@ class _Comparison:
         return self._points[key]
 
     def _compared(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
-        job, policies = self._job, self._request.policies
+        job, policies = self._job, self._policies
         assert isinstance(job, CrossDcJob)
         wan = Boundary(bytes_per_s=bandwidth_gbps * 1e9 / 8, latency_s=latency_ms / 1e3)
         data, pipeline = data_parallel(job, wan, policies), pipeline_parallel(job, wan, policies)

@@ -16,6 +16,8 @@ from engine.schedule.scenario import MOST_OPS
 # its own in a scenario, and here it has none.
 POLICIES = ("gpipe", "1f1b", "varuna", "zb-h1", "zb-v", "crosspipe-ud", "crosspipe-udsub", "crosspipe-wave")
 DEFAULT_POLICIES = ("zb-h1", "zb-v", "crosspipe-ud", "crosspipe-wave")
+# Those with two model chunks or sub-blocks of each stage.
+IN_CHUNKS = frozenset({"zb-v", "crosspipe-udsub", "crosspipe-wave"})
 MOST_POINTS = 1_000
 MOST_DCS = 64
 OPS_OF_A_MICROBATCH = 8  # F, R, B, W of two chunks

@@ -140,6 +140,17 @@ def test_a_policy_that_holds_too_many_microbatches_is_infeasible() -> None:
     assert compared(job=job, policies=["gpipe", "1f1b"]).points[0].data.policy == "1f1b"
 
 
+def test_a_stage_of_one_layer_is_not_cut_in_two() -> None:
+    model = {"layers": 4, "hidden": 512, "heads": 8, "seq": 128, "vocab": 1000}
+    job = {"model": model, "partitions": 4, "microbatches": 4, "recompute": False}
+    policies = ["zb-v", "1f1b", "crosspipe-wave"]
+    (point,) = compared(job=job, policies=policies).points
+    assert (point.data.policy, point.pipeline.policy) == ("1f1b", "1f1b")
+    assert compared(job=job, policies=["zb-v"]).reason == "a stage has 1 layer; zb-v cut each stage in two"
+    (point,) = compared(job={**job, "model": {**model, "layers": 8}}, policies=policies).points
+    assert point.data.policy in ("zb-v", "crosspipe-wave")
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
