@@ -26,7 +26,7 @@ from engine.schedule import Scenario, Schedule, build
 from engine.schedule.text import parse_schedule
 from engine.schedule.torch_actions import add_reductions, torch_actions, torch_csv
 from engine.schedule.torch_exchange import add_exchange
-from tests.runtime.pipelining_ranks import CASES, RANKS
+from tests.runtime.pipelining_ranks import CASES, RANKS, scenario_of
 
 LIMIT_S = 240
 POLICIES = [
@@ -163,6 +163,12 @@ def test_listed_links_send_in_their_order(policy: str) -> None:
             assert sent(actions, schedule, link) == [(t.microbatch, t.chunk) for t in planned]
         if policy == "crosspipe-wave":
             assert actions != lowered_by_torch(schedule, pipeline)
+
+
+def test_a_case_of_the_ranks_holds_outputs_back() -> None:
+    answer = build(scenario_of("crosspipe-loop, outputs held back"))
+    assert not isinstance(answer, Infeasible)
+    assert exchanged(answer.schedule) != lowered_by_torch(answer.schedule, 0)
 
 
 WAVE = "microbatches 1, chunks 2, traversal wave, sharing spatial, gate none\n"
