@@ -9,6 +9,7 @@ import click
 
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -30,7 +31,7 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     FILE (JSON or YAML, - for standard input): datacenters and job as for `meridian plan`, replicas, boundary
     {bandwidth_gbps, latency_ms, egress_price_per_gb} with one value or a list of each, policies.
     """
-    document = load_document(file)
+    document = with_model(load_document(file), "job", "model")
     document = with_tables(document, *(("job", "layer_profiles", name) for name in ("times", "sizes")))
     request = parse(CrossDcRequest, document)
     result = _compared(request)
