@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.gpu.report import Check, Report
-from engine.nn.device import CONTEXT_BYTES, CudaDevice
+from engine.model.memory import CUDA_CONTEXT_BYTES
+from engine.nn.device import CudaDevice
 
 MATRIX = 8192
 COPIED_BYTES = 256 * 2**20
@@ -41,8 +42,8 @@ def machine(*, dry: bool) -> Report:
         Check(
             name="memory of a process before its first tensor",
             value=f"{context / 1e9:.2f} GB",
-            bar=f"at most {CONTEXT_BYTES / 1e9:g} GB, as `ranks_per_gpu` counts",
-            ok=context <= CONTEXT_BYTES,
+            bar=f"at most {CUDA_CONTEXT_BYTES / 1e9:g} GB, as `ranks_per_gpu` counts",
+            ok=context <= CUDA_CONTEXT_BYTES,
         ),
         Check(name="free when it began", value=f"{before / 1e9:.1f} GB"),
     ]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import InputError
+from engine.model.memory import CUDA_CONTEXT_BYTES
 
 # When something is done on a device: seconds of time.monotonic(), or an event that a GPU comes to later.
 Moment = Any
@@ -24,8 +25,6 @@ Shape = int | tuple[int, ...]
 Side = Literal["previous", "next"]  # the stage from which a message came
 Tell = Callable[[float, float], None]
 
-# What a process takes of a GPU's memory before its first tensor: CUDA's context with cuBLAS's workspace.
-CONTEXT_BYTES = 0.75e9
 HIGH_PRIORITY, LOW_PRIORITY = -1, 0  # of streams, as CUDA counts them
 
 
@@ -251,9 +250,9 @@ def share_of_memory(whole_bytes: float, ranks: int) -> float:
 
     Raises InputError where the processes alone take all of it.
     """
-    left = whole_bytes / ranks - CONTEXT_BYTES
+    left = whole_bytes / ranks - CUDA_CONTEXT_BYTES
     if left <= 0:
-        most = int(whole_bytes / CONTEXT_BYTES)
+        most = int(whole_bytes / CUDA_CONTEXT_BYTES)
         raise InputError(
             "device.ranks_per_gpu", ranks, f"at most {most} on a GPU of {whole_bytes / 1e9:.0f} GB"
         )

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from engine.errors import InputError
 from engine.job.launch import single_machine
-from engine.nn.device import CONTEXT_BYTES, CpuDevice, EmulatedDevice, Moment, share_of_memory
+from engine.model.memory import CUDA_CONTEXT_BYTES
+from engine.nn.device import CpuDevice, EmulatedDevice, Moment, share_of_memory
 from engine.run.gpus import _check_seen, check_machine
 from engine.train.exchange import Key, Passage
 from engine.train.mesh import backend_of
@@ -127,13 +128,13 @@ def test_ranks_share_gpus_where_the_job_says_so(
 
 @given(whole=st.floats(4e9, 300e9), ranks=st.integers(1, 64))
 def test_the_ranks_of_a_gpu_fit_on_it_with_what_cuda_takes_for_each(whole: float, ranks: int) -> None:
-    if whole <= ranks * CONTEXT_BYTES:
+    if whole <= ranks * CUDA_CONTEXT_BYTES:
         with pytest.raises(InputError, match="ranks_per_gpu"):
             share_of_memory(whole, ranks)
     else:
         share = share_of_memory(whole, ranks)
         assert 0 < share < 1
-        assert ranks * (share * whole + CONTEXT_BYTES) == pytest.approx(whole)
+        assert ranks * (share * whole + CUDA_CONTEXT_BYTES) == pytest.approx(whole)
 
 
 def test_a_step_counts_as_kept_only_once_its_copies_are_done() -> None:
