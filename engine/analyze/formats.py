@@ -16,7 +16,8 @@ from engine.analyze.spans import read_span_lines, read_span_list, trace_of
 from engine.analyze.trace import BACKWARD, FORWARD, KERNELS, Trace
 from engine.errors import InputError
 
-PARQUET = b"PAR1"
+_PARQUET = b"PAR1"
+PARQUET, SPAN_LIST, SPAN_LINES, EVENTS = "parquet", "span list", "span lines", "events"
 LOOKED_AT = 1 << 20
 KNOWN = (
     "a parquet file of ByteDance's StragglerAnalysis, profiles of torch.profiler, a Chrome trace (Perfetto's "
@@ -37,6 +38,19 @@ class Loaded:
     has_launch_delays: bool = True
 
 
+def format_of(begin: bytes) -> str | None:
+    """How to read a file of which `begin` is the first `LOOKED_AT` bytes, unpacked; None: it is no trace."""
+    if begin.startswith(_PARQUET):
+        return PARQUET
+    if begin.lstrip().startswith(b"{") and re.search(rb'"spans"\s*:\s*\[', begin):
+        return SPAN_LIST
+    if re.match(rb'\s*\{[^\n]*"track"[^\n]*\}\s*(\n|$)', begin):
+        return SPAN_LINES
+    if re.match(rb"\s*[\[{]", begin) and (begin.lstrip().startswith(b"[") or b'"traceEvents"' in begin):
+        return EVENTS
+    return None
+
+
 def load(path: Path, meta: Path | None = None) -> Loaded:
     """The trace at `path`.
 
@@ -47,19 +61,16 @@ def load(path: Path, meta: Path | None = None) -> Loaded:
     """
     if path.is_dir():
         return _load_folder(path)
-    begin = first_bytes(path, LOOKED_AT)
-    if begin.startswith(PARQUET):
+    found = format_of(first_bytes(path, LOOKED_AT))
+    if found == PARQUET:
         trace = read_parquet(path, read_meta(meta) if meta else None)
         return Loaded(trace=trace, graph=op_graph(trace))
     if meta is not None:
         raise InputError("--meta", str(meta), "belongs to a parquet file alone")
-    if begin.lstrip().startswith(b"{") and re.search(rb'"spans"\s*:\s*\[', begin):
-        trace = read_span_list(path)
+    if found in (SPAN_LIST, SPAN_LINES):
+        trace = (read_span_list if found == SPAN_LIST else read_span_lines)(path)
         return Loaded(trace=trace, graph=span_graph(trace))
-    if re.match(rb'\s*\{[^\n]*"track"[^\n]*\}\s*(\n|$)', begin):
-        trace = read_span_lines(path)
-        return Loaded(trace=trace, graph=span_graph(trace))
-    if re.match(rb"\s*[\[{]", begin) and (begin.lstrip().startswith(b"[") or b'"traceEvents"' in begin):
+    if found == EVENTS:
         events = read_events(path)
         if is_profile(events):
             return _profiled(read_profiles([(path, events)], whole=False))
