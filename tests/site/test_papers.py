@@ -184,7 +184,7 @@ def test_work_that_gave_way_goes_on_where_it_was(world: World) -> None:
 
 
 def test_an_experiment_that_fails_fails_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.design.papers_work.sys.executable", "/bin/false")
+    monkeypatch.setattr("webapp.computations.own_process.sys.executable", "/bin/false")
     computation = answered(world, TWO, ComputationKind.PAPERS)
     assert computation.state == ComputationState.FAILED
     assert computation.error == "the engine failed: RuntimeError"

@@ -1,0 +1,80 @@
+"""Work in a process of its own, which writes a line of JSON for each part of its answer.
+
+What asks nobody whether it should stop, or may take much memory, is ended with its process: a computation is
+then cancelled, and gives way to others, within a second, and the worker keeps its memory.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import engine
+from webapp.computations.wires import BEAT_S, Wires
+
+
+def json_lines(
+    module: str, arguments: Sequence[str], wires: Wires, *, folder: Path | None = None
+) -> Iterator[Any]:
+    """What `python -m module` writes, until it ends or the computation is to stop.
+
+    Parameters
+    ----------
+    folder : where the process works; None: where this one does.
+
+    Raises
+    ------
+    RuntimeError
+        It failed; with the end of what it wrote to stderr.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    root = str(Path(engine.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=folder
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in _lines(process.stdout, wires):
+                yield json.loads(line)
+            if not (wires.stopped or wires.ending()):
+                process.wait()  # it ends by itself
+        finally:
+            process.kill()
+        if process.wait() > 0:
+            errors.seek(0)
+            raise RuntimeError(errors.read()[-2000:])
+
+
+def _lines(output: IO[str], wires: Wires) -> Iterator[str]:
+    """Its lines; ends early where the computation is to stop."""
+    read: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(output, read), daemon=True).start()
+    while (line := _next(read)) is not None:
+        if line:
+            yield line
+        elif wires.cancelled():
+            return
+
+
+def _read(output: IO[str], read: queue.SimpleQueue[str | None]) -> None:
+    for line in output:
+        read.put(line)
+    read.put(None)
+
+
+def _next(read: queue.SimpleQueue[str | None]) -> str | None:
+    """The next line, None after the last, empty where none has come yet."""
+    try:
+        return read.get(timeout=BEAT_S)
+    except queue.Empty:
+        return ""
