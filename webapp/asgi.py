@@ -18,6 +18,7 @@ from webapp.checks import require_servers  # noqa: E402
 from webapp.edge.bodies import InMemory  # noqa: E402
 from webapp.edge.connections import PerAddress  # noqa: E402
 from webapp.edge.sockets import Guarded, no_such_socket  # noqa: E402
+from webapp.edge.uploads import Uploads  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
 
 require_servers()
@@ -36,7 +37,7 @@ sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])  # ty
 application = PerAddress(
     ProtocolTypeRouter(
         {
-            "http": InMemory(http, api=_with(settings.API_MIDDLEWARE)),
+            "http": Uploads(InMemory(http, api=_with(settings.API_MIDDLEWARE)), django=http),
             "websocket": Guarded(AuthMiddlewareStack(sockets)),
         }
     )

@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "webapp.placement",
     "webapp.schedules",
     "webapp.design",
+    "webapp.traces",
     "webapp.jobs",
     "webapp.live",
     "webapp.prefill",
@@ -263,7 +264,13 @@ PROXIES = env.networks("MERIDIAN_PROXY_IPS")
 # What the web process takes from whoever asks, before it knows who that is (webapp/edge).
 LARGEST_BODY_BYTES = int(env.number("MERIDIAN_BODY_KB", 256, least=16) * 1e3)
 LARGEST_DOCUMENT_BYTES = int(env.number("MERIDIAN_DOCUMENT_KB", 2_500, least=16) * 1e3)
-# Django's own, of forms and files: nothing that came so far is spooled to a disk.
+# A trace may be longer: it goes through files on the disk, not through memory (webapp/edge/uploads.py).
+LARGEST_TRACE_BYTES = int(env.number("MERIDIAN_TRACE_MB", 200, least=1) * 1e6)
+# What a team's traces may take of the database, and the analysis of one of memory.
+TRACES_OF_TEAM_BYTES = int(env.number("MERIDIAN_TEAM_TRACES_MB", 2_000, least=1) * 1e6)
+TRACE_MEMORY_BYTES = int(env.number("MERIDIAN_TRACE_MEMORY_MB", 4_000, least=500) * 1e6)
+DATA_UPLOAD_MAX_NUMBER_FILES = 200  # the form of traces says what it takes
+# Django's own, of forms and files: only a trace that came so far is spooled to a disk.
 DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = max(LARGEST_BODY_BYTES, LARGEST_DOCUMENT_BYTES)
 HEAD_TIMEOUT_S = env.number("MERIDIAN_HEAD_TIMEOUT_S", 10, least=1)
 BODY_TIMEOUT_S = env.number("MERIDIAN_BODY_TIMEOUT_S", 30, least=1)

@@ -32,6 +32,7 @@ urlpatterns = [
     path("plans/", include((PLANS, "planning"))),
     path("", include("webapp.design.urls")),
     path("placement/", include((PLACEMENTS, "placement"))),
+    path("traces/", include("webapp.traces.urls")),
     path("schedules/", include("webapp.schedules.urls")),
     path("runs/", include((RUNS, "jobs"))),
     path("", include("webapp.prefill.urls")),

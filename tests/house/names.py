@@ -16,6 +16,7 @@ SAME = (
     "placement",
     "schedules",
     "design",
+    "traces",
     "jobs",
     "live",
     "prefill",

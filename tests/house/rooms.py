@@ -29,7 +29,7 @@ SITE = (
     "inventory",
     "computations",
     "planning",
-    "placement schedules design",
+    "placement schedules design traces",
     "jobs",
     "live",
     "prefill",

@@ -13,6 +13,7 @@ from typing import Any
 from tests.site.computations import comparison, placement, plan_asked_for, queued
 from tests.site.telemetry import measure
 from tests.site.tenancies import ask, give_key, grant
+from tests.site.traces import trace
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
@@ -93,6 +94,10 @@ def compared(world: World) -> Args:
 
 def papers_asked_for(world: World) -> Args:
     return {"pk": queued(world, {"experiments": ["atom-table2"]}, ComputationKind.PAPERS).pk}
+
+
+def traced(world: World) -> Args:
+    return {"pk": trace(world).pk}
 
 
 def compared_policy(world: World) -> Args:
@@ -317,6 +322,15 @@ ACCESS: dict[str, Access] = {
     "design:papers-computing": Access(get=READERS),
     "design:papers-run": Access(post=OPERATORS, data={"what": "nothing"}),
     "design:papers-cancel": Access(post=TEAM_OPERATORS, args=papers_asked_for),
+    "traces:trace-list": Access(get=READERS, post=READERS),
+    "traces:trace-create": Access(get=OPERATORS, post=OPERATORS),
+    "traces:trace-detail": Access(get=TEAM, args=traced),
+    "traces:trace-ask": Access(post=TEAM_OPERATORS, args=traced, data={"equal_workers": "on"}),
+    "traces:trace-analysis": Access(get=TEAM, args=traced),
+    "traces:trace-timeline": Access(get=TEAM, args=traced),
+    "traces:trace-table": Access(get=TEAM, args=lambda w: {**traced(w), "table": "workers"}),
+    "traces:trace-cancel": Access(post=TEAM_OPERATORS, args=traced),
+    **put_away("traces:trace"),
     "schedules:schedule-list": Access(get=READERS, post=READERS),
     "schedules:schedule-create": Access(get=OPERATORS, post=OPERATORS),
     "schedules:schedule-detail": Access(get=TEAM, post=TEAM, args=compared),

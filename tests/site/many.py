@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from tests.site.computations import comparison, placement
 from tests.site.tenancies import MODEL
+from tests.site.traces import trace
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
 from webapp.computations import liveness
@@ -36,6 +37,7 @@ from webapp.jobs.models import (
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.planning.models import Plan
 from webapp.prefill.models import ApiKey, Notice, Tenancy, TenancyPlace, UsageEvent, charge_of
+from webapp.traces.models import Trace
 
 PLACES = (
     ("us-east", "Ashburn, Virginia", 39.04, -77.49),
@@ -183,6 +185,28 @@ def computations(world: World, numbers: range) -> None:
         )
         for kept in (comparison(world), placement(world))
         for i in numbers
+    )
+
+
+def traces(world: World, numbers: range) -> None:
+    done = trace(world)
+    kept = Computation.objects.bulk_create(
+        Computation(
+            team=world.team,
+            kind=done.kind,
+            name=f"{_name(WORDS, i)} trace",
+            request=done.request,
+            answer=done.answer,
+            state=ComputationState.DONE,
+            created_by=world.users["operator"],
+            started_at=_ago(i),
+            finished_at=_ago(i),
+        )
+        for i in numbers
+    )
+    Trace.objects.bulk_create(
+        Trace(computation=each, bytes=7_000 * (i % 20 + 1), format="kineto", workers=8 * (i + 1), steps=5)
+        for i, each in zip(numbers, kept, strict=True)
     )
 
 
@@ -568,6 +592,7 @@ def _moved(code: list[Any], by_ms: float) -> list[Any]:
 
 FILLERS: tuple[Callable[[World, range], None], ...] = (
     computations,  # first: they ask about the data centres that there are
+    traces,
     datacenters,
     nodes,
     join_tokens,

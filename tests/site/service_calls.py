@@ -33,6 +33,7 @@ from tests.site.computations import (
 from tests.site.coordinators import NOW, coordinator_event, prefill_event
 from tests.site.telemetry import adapted, measure
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
+from tests.site.traces import file_of, uploaded
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
@@ -58,6 +59,7 @@ from webapp.planning import services as planning
 from webapp.planning.models import Plan
 from webapp.prefill import services as prefill
 from webapp.prefill.models import Tenancy
+from webapp.traces import services as traces
 
 Prepare = Callable[[World], Callable[[], Any]]
 
@@ -354,6 +356,16 @@ CALLS: dict[str, Prepare] = {
         request=w.plan.request,
         training=w.plan.training,
     ),
+    # traces
+    "traces.upload_trace": lambda w: partial(
+        traces.upload_trace, operator(w), team=w.team, name="new", files=[file_of()]
+    ),
+    "traces.ask_what_if": lambda w: partial(
+        traces.ask_what_if, operator(w), uploaded(w).trace, ["equal-workers"]
+    ),
+    "traces.delete_traces": lambda w: partial(
+        traces.delete_traces, operator(w), Computation.objects.filter(pk=uploaded(w).pk)
+    ),
     # prefill
     "prefill.request_tenancy": asking,
     "prefill.withdraw_tenancy": lambda w: partial(prefill.withdraw_tenancy, tenant(w), ask(w)),
@@ -414,6 +426,11 @@ REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
+    # traces
+    "traces.note_figures": (
+        lambda w: partial(traces.note_figures, uploaded(w), {"format": "spans", "workers": 2, "steps": 1}),
+        "what the search worker read in the files; that it has finished leaves a row",
+    ),
     # prefill
     "prefill.open_request": (opening, "an open request, which is taken away when its event is written"),
     "prefill.drop_request": (lambda w: partial(prefill.drop_request, "r"), "an open request goes"),

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from tests.site.computations import comparison, placement, queued
 from tests.site.telemetry import measure
+from tests.site.traces import trace, uploaded
 from webapp.accounts.models import AuditEntry
 from webapp.common.archived import Archivable, ArchivedFilterSet
 from webapp.common.parts import parts_of
@@ -51,6 +52,7 @@ KINDS = {
     "comparison": Kind(
         address="schedules:schedule", model=Computation, two=lambda w: [comparison(w), queued(w)]
     ),
+    "trace": Kind(address="traces:trace", model=Computation, two=lambda w: [trace(w), uploaded(w)]),
     "run": Kind(address="jobs:run", model=Run, two=two_runs),
 }
 

@@ -71,6 +71,7 @@ APPS = (
     "placement",
     "schedules",
     "design",
+    "traces",
     "jobs",
     "live",
     "prefill",

@@ -10,6 +10,7 @@ from django.test import Client
 
 from tests.site.computations import comparison, placement
 from tests.site.tenancies import ask
+from tests.site.traces import trace
 from tests.site.world import World, make_dc, make_node
 from webapp.accounts.models import Team, User
 from webapp.common import search as finding
@@ -41,7 +42,7 @@ def filled(world: World) -> World:
     world.plan.name = "zeta plan"
     world.plan.save()
     world.launch()
-    for computation in (comparison(world), placement(world)):
+    for computation in (comparison(world), placement(world), trace(world)):
         computation.name = f"zeta {computation.kind}"
         computation.save()
     tenancy = ask(world)
@@ -58,7 +59,7 @@ def kinds(world: World, person: str, q: str) -> set[str]:
 
 
 def test_each_role_finds_what_it_may_see_and_can_open_it(filled: World) -> None:
-    everything = {"datacenter", "node", "link", "plan", "run", "comparison", "placement", "tenancy"}
+    everything = {"datacenter", "node", "link", "plan", "run", "comparison", "placement", "trace", "tenancy"}
     assert kinds(filled, "admin", "zeta") == everything | {"person", "team"}
     assert kinds(filled, "operator", "zeta") == kinds(filled, "viewer", "zeta") == everything
     assert kinds(filled, "tenant", "zeta") == {"tenancy"}

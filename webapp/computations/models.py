@@ -36,6 +36,8 @@ class ComputationKind(models.TextChoices):
     PLAN = "plan", "Plan"
     RUN = "run", "Schedule of a run"
     PAPERS = "papers", "Papers"
+    TRACE = "trace", "Trace"
+    WHAT_IF = "what-if", "What-if of a trace"
 
 
 class ComputationQuerySet(ArchivableQuerySet):

@@ -14,11 +14,12 @@ export class TimelineModel {
     this.reset({});
   }
 
-  /** Takes lanes, dcs, links and the predictions of a snapshot, and forgets all spans. `unit`: of what is drawn where that is not ms. */
+  /** Takes lanes, dcs, links and the predictions of a snapshot, and forgets all spans. `unit`: of what is drawn where that is not ms. `measured`: what stands in `predicted` was measured elsewhere. */
   reset({
-    lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null, first_loss: firstLoss = null, unit = "ms",
+    lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null, first_loss: firstLoss = null, unit = "ms", measured = false,
   }) {
     this.unit = unit;
+    this.measured = measured;
     this.lanes = lanes;
     this.dcs = dcs;
     this.links = links;

@@ -32,7 +32,7 @@ function add(sum, own) {
 }
 
 function sentence(scene, { from, to, run }) {
-  const { unit } = scene.model, gpus = scene.model.lanes.length, what = scene.mode === "predicted" ? "Predicted bubbles" : "Bubbles";
+  const { unit } = scene.model, gpus = scene.model.lanes.length, what = scene.mode === "predicted" && !scene.model.measured ? "Predicted bubbles" : "Bubbles";
   const of = scene.shown === null || scene.end !== null ? "" : ` of iteration ${count(scene.shown + 1)}`;
   return `${what} from ${instant(from - scene.zero, unit)} to ${instant(to - scene.zero, unit)}${of}: ${count(run.count)} on ${count(gpus)} GPU${gpus === 1 ? "" : "s"}, ${
     amount(run.ms, unit)} idle in all, ${percent(share(run))} of GPU time, the longest ${instant(run.longest, unit)}.`;
