@@ -50,7 +50,7 @@ def main(document: dict[str, Any]) -> None:
         for answer in answers(document):
             _write(answer)
     except InputError as error:
-        parts = (error.field, error.value, error.allowed)
+        parts = (error.field.replace("TRACE", "Trace"), error.value, error.allowed)
         _write({"refused": [_without(part, document["folder"]) for part in parts]})
     except MemoryError:
         allowed = f"needs more than {most / 1e9:g} GB of memory: upload fewer iterations"

@@ -173,5 +173,5 @@ class WhatIfForm(Sectioned, forms.Form):
         if cleaned["factors"]:
             self.questions.append("stages=" + ",".join(f"{factor:.9g}" for factor in cleaned["factors"]))
         if not self.questions:
-            self.add_error(None, "Nothing is different. Choose or enter at least one change.")
+            self.add_error("equal_workers", "Nothing is different. Choose or enter at least one change.")
         return cleaned

@@ -84,13 +84,13 @@ def facts(analysis: dict[str, Any]) -> list[Fact]:
             label="Utilization",
             value=f"{100 * analysis['utilization']:.1f}",
             unit="%",
-            beside="in forward and backward passes",
+            beside="of all worker time",
         ),
         Fact(
             label="Bubbles",
             value=f"{100 * bubbles['fraction']:.1f}",
             unit="%",
-            beside=f"{bubbles['total_s']:,.1f} s of all workers without compute",
+            beside=f"{bubbles['total_s']:,.1f} s of all workers",
         ),
         Fact(
             label="Slowdown",
@@ -107,7 +107,7 @@ def facts(analysis: dict[str, Any]) -> list[Fact]:
         Fact(
             label="Workers",
             value=f"{analysis['workers']:,}",
-            beside=f"{layout['replicas']:,} replicas × {layout['stages']:,} stages",
+            beside=f"replicas × stages: {layout['replicas']:,} × {layout['stages']:,}",
         ),
     ]
 
@@ -172,7 +172,7 @@ def _explained(analysis: dict[str, Any]) -> str:
     """Which share of the lost time goes if the slowest workers, or the last stage, become ideal."""
     slowest = analysis["slowest_workers"]
     if slowest is None or slowest["explained"] is None:
-        return ""
+        return "By slowdown, then by utilization"
     last = 100 * analysis["last_stage"]["explained"]
     text = (
         f"If the slowest 3 % were ideal, {100 * slowest['explained']:.1f} % of the lost time would go; if "
@@ -184,7 +184,9 @@ def _explained(analysis: dict[str, Any]) -> str:
 def _slowdowns(analysis: dict[str, Any], name: str, title: str, key: str, label: str) -> Figures:
     found = sorted((analysis[key] or {}).items(), key=lambda item: -item[1])
     counted = label != "Op"
-    rows = [{"which": int(which) + 1 if counted else which, "slowdown": value} for which, value in found]
+    rows = [
+        {"which": int(which) + 1 if counted else op_name(which), "slowdown": value} for which, value in found
+    ]
     return Figures(
         name=name,
         title=title,
@@ -198,13 +200,18 @@ def _slowdowns(analysis: dict[str, Any], name: str, title: str, key: str, label:
     )
 
 
+def op_name(op: str) -> str:
+    """An op of `engine.analyze.trace` in words."""
+    return op.replace("-pp-comm", " transfer").replace("-", " ").capitalize()
+
+
 def _critical_path(analysis: dict[str, Any]) -> Figures:
     """Time of the critical path by op and worker, the longest first."""
     path = analysis["critical_path"] or []
     sums: dict[tuple[str, int, int], dict[str, Any]] = {}
     for run in path:
         key = run["op"], run["replica"], run["stage"]
-        first = {"op": key[0], "replica": key[1] + 1, "stage": key[2] + 1, "ops": 0, "time_s": 0.0}
+        first = {"op": op_name(key[0]), "replica": key[1] + 1, "stage": key[2] + 1, "ops": 0, "time_s": 0.0}
         row = sums.setdefault(key, first)
         row["ops"] += run["ops"]
         row["time_s"] += run["end_s"] - run["start_s"]
@@ -234,18 +241,19 @@ def what_if_table(analysis: dict[str, Any], asked: list[Computation]) -> Figures
         "step_s": analysis["step_s"],
         "utilization": analysis["utilization"],
     }
+    rows = [measured, *({**one, "what": told(one["what_if"])} for one in _answers(asked))]
     return Figures(
         name="what-ifs",
         title="What-ifs",
         note="Base: the replay without delays for equal workers, else the measured order, simulated",
-        rows=[measured, *({**one, "what": told(one["what_if"])} for one in _answers(asked))],
+        rows=rows,
         columns=[
             Column(label="What if", key="what"),
             Column(label="Base", key="base_s", unit="ms", decimals=1, scale=1e3, wide=True),
             Column(label="Iteration", key="step_s", unit="ms", decimals=1, scale=1e3),
             Column(label="Speed-up", key="speedup", unit="×", decimals=3),
             Column(label="Utilization", key="utilization", unit="%", decimals=1, scale=100),
-            Column(label="Why not", key="reason"),
+            *([Column(label="Why not", key="reason")] if any(row.get("reason") for row in rows) else []),
         ],
     )
 
