@@ -1,12 +1,15 @@
 """The Traces pages: from the upload over the search worker to figures, timeline and what-ifs."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from django.test import Client
 
+from engine.analyze.formats import load
+from engine.analyze.result import analyze
 from engine.commands.analyze import command
 from tests.site.traces import BYTEDANCE, STEP_S, UTILIZATION, analysed, file_of, spans, trace, uploaded
 from tests.site.world import World
@@ -16,6 +19,7 @@ from webapp.computations.models import Computation, ComputationKind
 from webapp.traces.models import Trace, TraceFile, TracePart
 from webapp.traces.selectors import told
 from webapp.traces.services import PART_BYTES, delete_traces
+from webapp.traces.timeline import drawn
 from webapp.traces.work import _unpacked
 
 pytestmark = pytest.mark.django_db
@@ -54,7 +58,7 @@ def test_an_upload_is_analysed_and_shows_the_closed_form_of_its_pipeline(
     assert "Done" in line
 
 
-def test_the_download_is_what_the_command_prints(world: World, operator: Client, tmp_path: Any) -> None:
+def test_the_download_is_what_the_command_prints(world: World, operator: Client, tmp_path: Path) -> None:
     path = tmp_path / "spans.json"
     path.write_bytes(spans())
     printed = json.loads(CliRunner().invoke(command, [str(path), "--json"]).stdout)
@@ -172,6 +176,54 @@ def test_a_trace_that_needs_too_much_memory_fails_alone(world: World, settings: 
     settings.TRACE_MEMORY_BYTES = 1_000_000
     computation = analysed(world)
     assert computation.state == "failed"
+    assert "needs more than 0.001 GB of memory" in computation.error
+
+
+def profile(rank: int) -> Any:
+    """Of a GPU that computes for the first or the second half of 80 ms, without the names of ops."""
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 4e4 * rank, "dur": 4e4}
+    document = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [kernel]}
+    return file_of(f"rank{rank}_trace.json", json.dumps(document).encode())
+
+
+def test_profiles_of_all_ranks_that_name_no_ops_tell_utilization_alone(
+    world: World, operator: Client
+) -> None:
+    computation = analysed(world, profile(0), profile(1))
+    page = operator.get(f"/traces/{computation.pk}/")
+    facts = {fact.label: fact.value for fact in page.context["facts"]}
+    assert (facts["Iteration"], facts["Utilization"], facts["Slowdown"]) == ("80.0", "50.0", "–")
+    assert "does not tell which op waits for which" in page.content.decode()
+    assert "none" in operator.get(f"/traces/{computation.pk}/timeline.json").json()
+    answer = operator.post(f"/traces/{computation.pk}/what-if/", {"equal_workers": "on"})
+    assert answer.status_code == 404
+
+
+def test_a_rank_that_is_missing_is_said(world: World) -> None:
+    computation = analysed(world, profile(0), file_of("rank7.json", profile(0).read()))
+    assert computation.state == "failed"
+    assert "rank" in computation.error
+
+
+def test_the_timeline_has_the_replicas_that_fit(tmp_path: Path) -> None:
+    path = tmp_path / "spans.json"
+    path.write_bytes(spans(pipelines=3))
+    analysis = analyze(load(path))
+    of_one = len(analysis.trace) // 3
+    some = drawn(analysis, 2 * of_one)
+    assert (some["replicas"], some["of_replicas"], len(some["lanes"])) == (2, 3, 4)
+    assert drawn(analysis, of_one - 1) == {"too_large": of_one}
+
+
+def test_the_page_asks_again_until_the_work_has_ended(world: World, operator: Client) -> None:
+    computation = uploaded(world)
+    claim = computations.claim(computation.pk)
+    assert claim is not None
+    computations.note_progress(claim, {"done": 0, "of": 1, "at": "analysing"}, None)
+    address = f"/traces/{computation.pk}/"
+    assert "Analysing" in operator.get(address, headers={"HX-Request": "true"}).content.decode()
+    computations.give_up(claim, "no")
+    assert operator.get(address, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
 
 
 def test_one_upload_sent_twice_is_kept_once(world: World, operator: Client) -> None:
@@ -187,7 +239,7 @@ def test_a_team_keeps_so_many_bytes(world: World, operator: Client, settings: An
     assert Computation.objects.of(ComputationKind.TRACE).count() == 1
 
 
-def test_files_are_kept_in_parts_and_come_out_as_they_were(world: World, tmp_path: Any) -> None:
+def test_files_are_kept_in_parts_and_come_out_as_they_were(world: World, tmp_path: Path) -> None:
     content = bytes(range(256)) * (PART_BYTES // 256) + b"the rest"
     computation = uploaded(world, file_of("rank0.json", content), file_of("rank1.json", b"{}"))
     assert TracePart.objects.count() == 3

@@ -78,20 +78,34 @@ def trace_create(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def trace_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    return _page(request, _visible(request, pk))
+    return (
+        _computing(request, pk)
+        if request.headers.get("HX-Request")
+        else _page(request, _visible(request, pk))
+    )
+
+
+def _computing(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """How far the work is; once it has ended, the page loads itself again."""
+    computation = visible_or_404(_rows().defer("answer"), request.user, pk=pk)
+    still = open_ones(computation, what_ifs(computation.trace))
+    if not still:
+        return HttpResponse(headers={"HX-Refresh": "true"})
+    may_operate = may(request.user, computation.team)
+    context = {"computation": computation, "open": still, "may_operate": may_operate}
+    return render(request, "traces/trace_computing.html", context)
+
+
+def _rows() -> Any:
+    return traces().select_related("trace", "team", "created_by")
 
 
 def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
-    rows = traces().select_related("trace", "team", "created_by")
-    return visible_or_404(rows, request.user, pk=pk)
+    return visible_or_404(_rows(), request.user, pk=pk)
 
 
 def _page(request: HttpRequest, computation: Computation, asked: WhatIfForm | None = None) -> HttpResponse:
     context = result_context(computation) | {"may_operate": may(request.user, computation.team)}
-    if request.headers.get("HX-Request"):
-        if not context["open"]:
-            return HttpResponse(headers={"HX-Refresh": "true"})
-        return render(request, "traces/trace_computing.html", context)
     analysis = context["analysis"]
     if analysis and analysis["slowdown"] is not None and context["may_operate"]:
         form = asked or WhatIfForm(stages=analysis["layout"]["stages"])
