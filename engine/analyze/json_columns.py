@@ -145,6 +145,8 @@ def _table(data: bytes, schema: Any, path: Path) -> Any:
     reading = arrow_json.ReadOptions(block_size=BLOCK)  # one core each
     try:
         return arrow_json.read_json(pa.BufferReader(data), reading, parsing)
+    except MemoryError:  # Arrow's is an ArrowException, too
+        raise
     except (pa.ArrowException, ValueError):
         return _one_by_one(data, schema, path)
 

@@ -123,7 +123,7 @@ def _columns(path: Path) -> dict[str, Any]:
             allowed = f"required column, but missing; the file has {found or 'none'}"
             raise InputError(f"{path.name}: {missing[0]}", None, allowed)
         table = file.read(columns=list(COLUMNS))
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         why = str(error).partition("\n")[0].partition(". ")[0][:200]

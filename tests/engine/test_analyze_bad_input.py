@@ -232,3 +232,19 @@ def test_the_command_says_it_in_one_line_and_exits_with_2(tmp_path: Path) -> Non
     assert done.stdout == ""
     said = [line for line in done.stderr.splitlines() if "first run" not in line]
     assert said == ["meridian: trace.parquet: duration: -1.0: row 0: must be 0 or more"]
+
+
+@pytest.mark.parametrize("name", ["trace.parquet", "spans.jsonl"])
+def test_too_little_memory_is_no_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc of size 1 failed")
+
+    path = write(ROWS, tmp_path / name) if name == "trace.parquet" else tmp_path / name
+    if name == "spans.jsonl":
+        path.write_bytes(_span())
+    monkeypatch.setattr(pq.ParquetFile, "read", fail)
+    monkeypatch.setattr("pyarrow.json.read_json", fail)
+    with pytest.raises(MemoryError):
+        load(path)
