@@ -16,7 +16,7 @@ async function show(section) {
   paintLegend(section);
   timeline.load(drawn);
   const some = drawn.replicas < drawn.of_replicas ? `, replicas 1–${drawn.replicas} of ${fixed(drawn.of_replicas, 0)}` : "";
-  $("[data-timeline-meta]", section).textContent = `iteration ${drawn.iteration}: ${durationText(drawn.predicted.iteration_ms)}, ${fixed(100 * drawn.predicted.utilization, 1)} % in forward and backward passes${some}`;
+  $("[data-timeline-meta]", section).textContent = `median iteration (step ${drawn.iteration} of the trace): ${durationText(drawn.predicted.iteration_ms)}, ${fixed(100 * drawn.predicted.utilization, 1)} % in forward and backward passes${some}`;
 }
 
 function excuse(section, drawn) {

@@ -9,8 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from django.contrib.staticfiles import finders
 from django.db import connections
-from playwright.sync_api import Route
+from playwright.sync_api import Page, Route
 
+from tests.demo.browser import STICKS_OUT, chromium, launched
 from tests.waiting import LIMIT_S
 
 SITE = "http://runs.example"
@@ -42,3 +43,25 @@ def answer(client: Any, apart: Apart, route: Route) -> None:
     route.fulfill(
         status=response.status_code, body=response.content, content_type=response.headers["Content-Type"]
     )
+
+
+@contextmanager
+def opened(world: Any, **view: Any) -> Iterator[tuple[Page, list[str]]]:
+    """A page of an operator, and what the browser complains of."""
+    path = chromium()
+    assert path
+    client = world.client("operator")
+    complaints: list[str] = []
+    with another_thread() as apart, launched(path) as browser:
+        page = browser.new_page(**view)
+        page.set_default_timeout(LIMIT_MS)
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.route("**/*", lambda route: answer(client, apart, route))
+        yield page, complaints
+
+
+def assert_fits(page: Page) -> None:
+    """Nothing makes the page wider than its window."""
+    root = "document.scrollingElement"
+    assert not page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"), page.evaluate(STICKS_OUT)

@@ -1,17 +1,15 @@
 """The Papers pages in a browser: empty, at work and with figures, wide and narrow, light and dark."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from engine.reproduce import __main__ as process
 from engine.reproduce import experiments
-from tests.demo.browser import STICKS_OUT, chromium, launched
-from tests.site.browsing import LIMIT_MS, SITE, another_thread, answer
+from tests.demo.browser import chromium
+from tests.site.browsing import LIMIT_MS, SITE, assert_fits, opened
 from tests.site.computations import queued
 from tests.site.world import World, make_world
 from webapp.computations import services
@@ -24,26 +22,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 ATOM = ["atom-loading", "atom-speedup", "atom-utilization", "atom-scaling"]
-
-
-@contextmanager
-def opened(world: World, **view: Any) -> Iterator[tuple[Page, list[str]]]:
-    """A page of an operator, and what the browser complains of."""
-    assert PATH
-    client = world.client("operator")
-    complaints: list[str] = []
-    with another_thread() as apart, launched(PATH) as browser:
-        page = browser.new_page(**view)
-        page.set_default_timeout(LIMIT_MS)
-        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.route("**/*", lambda route: answer(client, apart, route))
-        yield page, complaints
-
-
-def assert_fits(page: Page) -> None:
-    root = "document.scrollingElement"
-    assert not page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"), page.evaluate(STICKS_OUT)
 
 
 def compute(world: World) -> None:

@@ -46,7 +46,7 @@ export function fillTable(root, scene) {
     el("tbody", {}, ...items.slice(0, MOST).map(row)));
   const note = items.length > MOST ? `Showing ${count(MOST)} of ${count(items.length)}; zoom in for the rest.` : `${count(items.length)} ops and transfers.`;
   $("[data-note]", root)?.remove();
-  root.replaceChildren(el("div", { className: "table-wrap" }, table), el("p", { className: "meta", dataset: { note: "" } }, note));
+  root.replaceChildren(el("div", { className: "table-wrap", tabIndex: 0, role: "region", "aria-label": "Spans as a table" }, table), el("p", { className: "meta", dataset: { note: "" } }, note));
 }
 
 const number = (x, decimals) => el("td", { className: "num" }, x === null || !Number.isFinite(x) ? "–" : fixed(x, decimals));
