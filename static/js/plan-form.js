@@ -40,7 +40,7 @@ $('[name="model_seq"]')?.closest(".field").after(figures);
 $('[name="config_file"]')?.addEventListener("change", async (event) => {
   const [file] = event.target.files;
   const text = $('[name="config"]');
-  if (!file || file.size > 256 << 10) return;
+  if (!file || file.size > 128 << 10) return;
   text.value = await file.text();
   event.target.value = ""; // else it would replace what is changed in the text
   text.dispatchEvent(new Event("input", { bubbles: true }));

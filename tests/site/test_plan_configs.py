@@ -57,9 +57,9 @@ def test_what_is_wrong_with_a_config_stands_at_its_field(world: World) -> None:
     assert "did you mean" in refused('{"model_type": "lama"}')
     assert "hidden_size" in refused(CONFIG.replace("2048", '"wide"'))
     assert "experts" in refused(CONFIG.replace('"head_dim"', '"num_experts": 8, "head_dim"'))
-    big = {"config_file": SimpleUploadedFile("config.json", b" " * 300_000)}
+    big = {"config_file": SimpleUploadedFile("config.json", b" " * 150_000)}
     answer = world.client("operator").post(CREATE, {**plan_form(world, model="config").data, **big})
-    assert "at most 262,144" in str(answer.context["form"].errors["config_file"])
+    assert "at most 131,072" in str(answer.context["form"].errors["config_file"])
 
 
 def test_the_form_says_what_a_model_is(world: World) -> None:

@@ -17,7 +17,7 @@ from engine.plan.job import shape_of
 from engine.plan.request import LONGEST, ModelInput
 
 CONFIG = "config"  # the choice that is no preset
-MOST_CONFIG_BYTES = 256 << 10
+MOST_CONFIG_BYTES = 128 << 10
 DTYPE = "bf16"  # in which the form says how large weights and caches are
 
 
