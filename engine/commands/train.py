@@ -335,15 +335,20 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     yield f"utilization  {_share(use['measured'])} measured, {_share(use['simulated'])} simulated"
     yield f"all-reduce   {_ms(result['allreduce_ms'])}, optimizer {_ms(result['optimizer_ms'])}"
     yield f"started in   {result['startup_s']:.1f} s, largest rank {result['peak_rss_mb']:.0f} MB"
-    for link in result["wan"]:
-        rate = "–" if link["gbps"] is None else f"{link['gbps']:.2f} Gbps"
-        yield (
-            f"WAN          {link['from']} → {link['to']}: {link['bytes'] / 1e6:,.1f} MB at {rate}, "
-            f"{link['connections']} connections per pair"
-        )
+    yield from map(_wan_line, result["wan"])
     if "swap" in result:
         yield from _swap_lines(result["swap"])
     yield f"parameters   sha256 {result['params_sha256']}"
+
+
+def _wan_line(way: dict[str, Any]) -> str:
+    what = "gradients of replicas, " if way["from_stage"] == way["to_stage"] else ""
+    rate = "" if way["gbps"] is None else f" at {way['gbps']:.2f} Gbps"
+    cost = "" if way["egress_cost"] is None else f", ${way['egress_cost']:,.4f}"
+    return (
+        f"WAN          {way['from']} → {way['to']}: {what}{way['bytes'] / 1e6:,.1f} MB{rate}, "
+        f"{way['connections']} connections per pair, {way['egress_bytes'] / 1e6:,.1f} MB left{cost}"
+    )
 
 
 def _swap_lines(swap: dict[str, Any]) -> Iterator[str]:

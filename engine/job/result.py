@@ -12,11 +12,10 @@ from engine.job.adapt.measured import of_rows
 from engine.job.adapt.replan import as_taken
 from engine.job.job import TrainJob
 from engine.job.predict import Prediction, predict
+from engine.job.wan import wan_rows
 from engine.schedule import Schedule
 from engine.schedule.scenario import Times
 from engine.schedule.text import parse_schedule
-
-_Way = tuple[int, int, int, int]  # from stage, to stage, and their data centres
 
 
 def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "allreduce_ms": _median_ms(stats, "all_reduce") if job.cell.pipelines > 1 else 0.0,
         "optimizer_ms": _median_ms(stats, "optimizer"),
-        "wan": _wan(job, stats),
+        "wan": wan_rows(job, stats),
         "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),
         **_peak_gpu_mb(stats),
         "overruns": sum(rank["overruns"] for rank in stats),
@@ -145,36 +144,3 @@ def _measured_times(stages: list[dict[str, float]]) -> Times:
 def _median_ms(stats: list[dict[str, Any]], kind: str) -> float | None:
     values = [rank["median_s"][kind] for rank in stats if kind in rank["median_s"]]
     return 1e3 * median(values) if values else None
-
-
-def _direction(job: TrainJob, rank: dict[str, Any], to_stage: int) -> _Way:
-    dcs = job.dcs_of_pipeline[rank["pipeline"]]
-    return rank["stage"], to_stage, dcs[rank["stage"]], dcs[to_stage]
-
-
-def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Traffic by direction between data centres; gbps is the rate while a message is on its link.
-
-    egress_bytes is all that left, with headers and repeats; connections are those of a node pair at the end.
-    """
-    totals: dict[_Way, list[float]] = {}
-    for rank in stats:
-        for row in rank["traffic"]:
-            total = totals.setdefault(_direction(job, rank, row["to_stage"]), [0, 0.0])
-            total[0] += row["bytes"]
-            total[1] += row["seconds"]
-    egress: dict[_Way, list[dict[str, int]]] = {}
-    for rank in stats:
-        for row in rank["egress"]:
-            egress.setdefault(_direction(job, rank, row["to_stage"]), []).append(row)
-    return [
-        {
-            "from": job.datacenters[direction[2]].name,
-            "to": job.datacenters[direction[3]].name,
-            "bytes": int(nbytes),
-            "egress_bytes": sum(row["bytes"] for row in egress[direction]),
-            "gbps": nbytes * 8 / seconds / 1e9 if seconds else None,
-            "connections": max(row["connections"] for row in egress[direction]),
-        }
-        for direction, (nbytes, seconds) in sorted(totals.items())
-    ]

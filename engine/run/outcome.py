@@ -16,6 +16,7 @@ def share_measured(ground: Ground, stage: Stage, prefill: RankPrefill | None) ->
     mine = {
         **ground.recorder.stats(),
         "egress": ground.mesh.egress(),
+        "summed": ground.mesh.summed(),
         "digests": stage.digests(ground.tp),
     }
     if ground.device.apart:

@@ -65,6 +65,7 @@ class Mesh:
         joins = me.leads and self._has_lan_neighbour()
         self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
         self.endpoint = self._connected_endpoint()
+        self._ring: Ring | None = None
         self.replicas = self._replicas(ring)
 
     def above(self) -> int | None:
@@ -112,14 +113,24 @@ class Mesh:
         return [f"rank {t.peer} ({t.link})" for t in sorted(self.endpoint.traffic(), key=lambda t: t.peer)]
 
     def egress(self) -> list[dict[str, int]]:
-        """Bytes that this rank has sent to other data centres, by stage, with headers and repeats."""
-        stages = {a.rank: a.stage for a in self.spec.ranks if a.dc != self.me.dc}
+        """Bytes that this rank has sent to other data centres, by receiver, with headers and repeats."""
+        away = self._in_other_dcs()
         traffic = [] if self.endpoint is None else self.endpoint.traffic()
         return [
-            {"to_stage": stages[t.peer], "bytes": t.egress_bytes, "connections": t.connections}
+            {**away[t.peer], "bytes": t.egress_bytes, "connections": t.connections}
             for t in traffic
-            if t.peer in stages
+            if t.peer in away
         ]
+
+    def summed(self) -> list[dict[str, int]]:
+        """Bytes of gradients that this rank has sent to a replica in another data centre."""
+        away, ring = self._in_other_dcs(), self._ring
+        return [{**away[ring.after], "bytes": ring.sent_bytes}] if ring and ring.after in away else []
+
+    def _in_other_dcs(self) -> dict[int, dict[str, int]]:
+        """Pipeline and stage of each rank in another data centre."""
+        others = [a for a in self.spec.ranks if a.dc != self.me.dc]
+        return {a.rank: {"to_pipeline": a.pipeline, "to_stage": a.stage} for a in others}
 
     def disturb(self) -> None:
         """Make the emulated links slower that the launch spec says, for what this rank sends."""
@@ -157,7 +168,7 @@ class Mesh:
             group = self._gloo(name, ranks)
         else:
             assert self.endpoint is not None
-            group = Ring(self.endpoint, ranks)
+            group = self._ring = Ring(self.endpoint, ranks)
         return StagedSums(group, self._device) if self._device.apart else group
 
     def _ring_neighbours(self) -> list[RankAssignment]:

@@ -199,7 +199,12 @@ class Recorder:
     def stats(self) -> dict[str, Any]:
         """This rank's part of the run's result (engine.job.result)."""
         traffic = [
-            {"from_stage": c.from_stage, "to_stage": c.to_stage, "bytes": t.nbytes, "seconds": t.seconds}
+            {
+                "to_pipeline": self._me.pipeline,
+                "to_stage": c.to_stage,
+                "bytes": t.nbytes,
+                "seconds": t.seconds,
+            }
             for c, t in self._traffic.items()
             if c.track == "wan"
         ]

@@ -34,11 +34,18 @@ class Ring:
     ----------
     ranks : of all replicas, in the order of the ring, the same on each.
     first : number of the first sum, the same on each, past those of a ring that was here before.
+
+    Attributes
+    ----------
+    after : the rank that this one sends to.
+    sent_bytes : of its messages so far, headers not counted.
     """
 
     def __init__(self, endpoint: Endpoint, ranks: Sequence[int], first: int = 0) -> None:
         self._endpoint, self._ranks = endpoint, tuple(ranks)
         self._me = self._ranks.index(endpoint.rank)
+        self.after, self._before = self._ranks[(self._me + 1) % len(self._ranks)], self._ranks[self._me - 1]
+        self.sent_bytes = 0
         self._count = first
         self._thread = ThreadPoolExecutor(1, "ring")
 
@@ -60,12 +67,13 @@ class Ring:
                 takes.add_(into)
 
     def _exchange(self, tag: tuple[int, ...], gives: Tensor, into: Tensor) -> None:
-        after, before = self._ranks[(self._me + 1) % len(self._ranks)], self._ranks[self._me - 1]
+        endpoint = self._endpoint
         try:
-            receive = self._endpoint.post_receive(before, tag, into=raw(into)) if into.numel() else None
-            sent = self._endpoint.send(after, tag, raw(gives)) if gives.numel() else None
+            receive = endpoint.post_receive(self._before, tag, into=raw(into)) if into.numel() else None
+            sent = endpoint.send(self.after, tag, raw(gives)) if gives.numel() else None
             for handle in (receive, sent):
                 if handle is not None:
                     handle.wait(timeout_s=WAIT_S)
+            self.sent_bytes += gives.nbytes
         except (TransportError, TimeoutError) as error:
             raise PeerLost(str(error)) from None

@@ -1,6 +1,7 @@
 """A placement by device: where each rank runs, what its hops are, and sums over replicas in several DCs."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.job.launch import single_machine
-from engine.job.predict import predict, ring_s
+from engine.job.predict import predict, ring_s, stage_parameters
 from engine.train.ring import Ring
 from tests.runtime.cells import LONGEST_WAIT_S, Cell, Office, far, whole
-from tests.runtime.jobs import job
+from tests.runtime.jobs import Run, job
 
 MIXED = {"pipelines": [[0, 1, 4], [5, 2, 3]]}  # devices 0 to 3 are north, 4 and 5 south
 
@@ -50,9 +51,11 @@ class _Endpoint:
 
     def __init__(self, office: Office, rank: int) -> None:
         self.rank, self._office = rank, office
+        self.sent_bytes = 0
 
     def send(self, rank: int, tag: tuple[int, ...], data: memoryview) -> "_Done":
         self._office.put((self.rank, rank, tag), bytes(data))
+        self.sent_bytes += len(data)
         return _Done(lambda: None)
 
     def post_receive(self, rank: int, tag: tuple[int, ...], into: memoryview) -> "_Done":
@@ -76,7 +79,8 @@ def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]
     office, generator = Office(), torch.Generator().manual_seed(1)
     buckets = [[torch.randn(size, generator=generator) for size in sizes] for _ in range(replicas)]
     sums = [torch.stack([own[i] for own in buckets]).double().sum(0) for i in range(len(sizes))]
-    rings = [Ring(_Endpoint(office, rank), range(replicas)) for rank in range(replicas)]  # type: ignore[arg-type]
+    endpoints = [_Endpoint(office, rank) for rank in range(replicas)]
+    rings = [Ring(endpoint, range(replicas)) for endpoint in endpoints]  # type: ignore[arg-type]
 
     def reduce(rank: int) -> None:
         for under_way in [rings[rank].allreduce([bucket]) for bucket in buckets[rank]]:
@@ -86,6 +90,8 @@ def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]
         for done in [pool.submit(reduce, rank) for rank in range(replicas)]:
             done.result(LONGEST_WAIT_S)
     assert office.empty()
+    assert [ring.sent_bytes for ring in rings] == [endpoint.sent_bytes for endpoint in endpoints]
+    assert sum(ring.sent_bytes for ring in rings) == 2 * (replicas - 1) * 4 * sum(sizes)
     for i, expected in enumerate(sums):
         assert buckets[0][i].tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
         assert all(torch.equal(own[i], buckets[0][i]) for own in buckets)
@@ -115,3 +121,17 @@ def test_gradients_that_cross_the_wan_are_predicted_to_take_its_time() -> None:
     assert link is not None
     crossing = [2 * link.latency_ms / 1e3 < reduce_s for reduce_s in predict(of).allreduce_s]
     assert crossing == [True, False, True]
+
+
+def test_gradients_that_cross_the_wan_are_in_the_result_with_their_cost(tmp_path: Path) -> None:
+    link = {"between": ["north", "south"], "latency_ms": 2, "bandwidth_gbps": 1, "egress_price_per_gb": 0.5}
+    devices = {"pipelines": [[0], [4]]}
+    of = job(devices=devices, dc_of_stage=None, stages=1, policy="1f1b", links=[link], steps=2)
+    result = Run(of, str(tmp_path)).result()
+    assert [(way["from"], way["to"]) for way in result["wan"]] == [("north", "south"), ("south", "north")]
+    # In a ring of two each hands on both halves: fp32 gradients, the loss, and two times of each replica.
+    assert {way["bytes"] for way in result["wan"]} == {2 * 4 * (stage_parameters(of, 0) + 5)}
+    for way in result["wan"]:
+        assert way["bytes"] < way["egress_bytes"] < 1.2 * way["bytes"]
+        assert way["egress_cost"] == pytest.approx(0.5 * way["egress_bytes"] / 1e9)
+        assert (way["from_stage"], way["to_stage"], way["gbps"]) == (0, 0, None)

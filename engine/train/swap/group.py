@@ -70,20 +70,18 @@ class Groups:
             with suppress(RuntimeError):
                 group.abort()
 
-    def egress(self) -> list[dict[str, int]]:
-        """What this worker has sent to workers in other data centres, headers and repeats included."""
+    def sent(self) -> dict[str, list[dict[str, int]]]:
+        """What this worker has sent to workers in other data centres, as `engine.job.wan` reads it."""
         traffic = self._endpoint.traffic() if self._endpoint else []
-        away = [(self._by_rank[t.peer].dc, t) for t in traffic if self._by_rank[t.peer].dc != self._me.dc]
-        return [
-            {
-                "from_dc": self._me.dc,
-                "to_dc": dc,
-                "bytes": t.bytes_sent,
-                "egress_bytes": t.egress_bytes,
-                "connections": t.connections,
-            }
-            for dc, t in away
+        away = [
+            ({"to_pipeline": self._by_rank[t.peer].pipeline, "to_stage": 0}, t)
+            for t in traffic
+            if self._by_rank[t.peer].dc != self._me.dc
         ]
+        return {
+            "egress": [{**to, "bytes": t.egress_bytes, "connections": t.connections} for to, t in away],
+            "summed": [{**to, "bytes": t.bytes_sent} for to, t in away],
+        }
 
     def close(self) -> None:
         """Close the transport; gloo's sockets and the store go with the process."""

@@ -26,7 +26,6 @@ def result_of(job: TrainJob, plan: SwapPlan, tracker: Tracker) -> dict[str, Any]
         "params_sha256": params_sha256({int(number): sha for number, sha in ended["digests"].items()}),
         # The planner's iteration is that of the workers of the document: with others there is none.
         **(measured if tracker.changes else _simulated(job, plan, measured)),
-        "wan": _wan(job, stats),
         "resumed_from": next((w["resumed_from"] for w in stats if w["resumed_from"] is not None), None),
         "checkpoints": _checkpoints(saved) if job.persistence.checkpoint else None,
         "startup_s": max(worker["startup_s"] for worker in stats if worker["rank"] < job.cell.pipelines),
@@ -88,25 +87,6 @@ def _swap(plan: SwapPlan, stats: list[dict[str, Any]], tracker: Tracker) -> dict
         "redone": tracker.redone,
         "changes": tracker.changes,
     }
-
-
-def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the all-reduce carried between data centres; a ring has no rate of its own."""
-    rows: dict[tuple[int, int], list[dict[str, int]]] = {}
-    for worker in stats:
-        for row in worker["sent"]:
-            rows.setdefault((row["from_dc"], row["to_dc"]), []).append(row)
-    return [
-        {
-            "from": job.datacenters[a].name,
-            "to": job.datacenters[b].name,
-            "bytes": sum(row["bytes"] for row in of),
-            "egress_bytes": sum(row["egress_bytes"] for row in of),
-            "gbps": None,
-            "connections": max(row["connections"] for row in of),
-        }
-        for (a, b), of in sorted(rows.items())
-    ]
 
 
 def _checkpoints(saved: list[dict[str, Any]]) -> dict[str, Any]:

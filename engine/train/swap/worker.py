@@ -278,8 +278,7 @@ class Training:
         return {
             **self._recorder.stats(),
             "rank": self._me.rank,
-            "egress": [],  # of pipelines' hops; a worker has none
-            "sent": self._groups.egress(),
+            **self._groups.sent(),
             "digests": self._model.digests(),
             "last_step": self._step,
             "round_s": median(took for took, _ in self._whole) if self._whole else None,
