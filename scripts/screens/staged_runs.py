@@ -25,6 +25,7 @@ from webapp.jobs.services import (
     lock,
     record_adapted,
     record_boundary,
+    record_result,
     set_status,
     stop_at_boundary,
     wait_for,
@@ -134,6 +135,7 @@ def ended(world: World) -> None:
     cancel_run(operator, stopped)
     stopped.ranks.update(state=RankStatus.STOPPED)
     finish_stopped(stopped)
+    record_result(stopped, {"wan": wan_rows([f"data-centre-{i + 1:02}" for i in range(12)])})
     cancel_run(operator, launched(world, "cancelled-early"))
     failed = running(world, "failed")
     failed.ranks.update(state=RankStatus.STOPPED, detail="stopped with its run")
@@ -145,10 +147,30 @@ def ended(world: World) -> None:
     fail_run(refused, "P1 S1 on east-1: ModuleNotFoundError: No module named 'torch' (exit status 1)")
     done = running(world, "succeeded", 200, steps=200)
     done.ranks.update(state=RankStatus.FINISHED)
+    record_result(done, {"wan": wan_rows(["east", "mid", "west"])})
     at(done, Status.SUCCEEDED, "All 200 iterations done.")
     again = running(world, "second-attempt", 40)
     fail_run(again, "west-1 was silent for 12 s: its ranks are lost")
     launch_run(operator, again.job)
+
+
+def wan_rows(names: list[str]) -> list[dict[str, Any]]:
+    """Traffic between every two data centres, of hops and of gradients."""
+    return [
+        {
+            "from": source,
+            "to": target,
+            "from_stage": stage,
+            "to_stage": stage + is_hop,
+            "bytes": 4_194_304_000 * (stage + 1),
+            "egress_bytes": 4_218_000_000 * (stage + 1),
+            "egress_cost": 0.08436 * (stage + 1),
+            "gbps": None,
+            "connections": 9,
+        }
+        for stage, (source, target) in enumerate(itertools.permutations(names, 2))
+        for is_hop in (True, False)
+    ]
 
 
 def long_one(world: World) -> None:

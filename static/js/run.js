@@ -79,7 +79,10 @@ function take(message) {
     for (const batch of message.spans ?? []) kept.of += batch.spans.length;
   }
   if (message.usage) history.record(message.usage, message.now);
-  if (isOver(run) && !wasOver) history.refresh(true);
+  if (isOver(run) && !wasOver) {
+    history.refresh(true);
+    $("#wan-traffic")?.dispatchEvent(new Event("meridian:over"));
+  }
   if (message.type === MESSAGE.EVENTS && message.marks?.some((mark) => mark.costs)) $("#incidents")?.dispatchEvent(new Event("meridian:incident"));
   addMarks($("[data-marks]"), message.marks, (mark) => { tabs.show("watch"); timeline.showTime(mark.t * 1_000 - model.epoch); }, model);
   showRanks(message.ranks);

@@ -7,6 +7,7 @@ from django.urls import reverse
 
 from tests.site.telemetry import NODES, T0, placed, spans_event, step_event, take_in
 from tests.site.world import World
+from webapp.common.markup import as_bytes
 from webapp.inventory.models import LinkMeasurement, LinkSource
 from webapp.jobs.models import Run
 from webapp.jobs.services import record_result
@@ -70,6 +71,33 @@ def test_a_run_that_measured_nothing_says_so_and_strangers_learn_nothing(world: 
     assert "no complete iteration yet" in page.content.decode()
     assert world.client("stranger").get(CREATE, {"run": run.pk}).status_code == 404
     assert world.client("operator").get(CREATE, {"run": "x"}).status_code == 200
+
+
+def test_the_page_of_a_run_adds_up_what_crossed_the_wan_and_its_cost(world: World) -> None:
+    run = placed(world)
+    before = world.client("viewer").get(f"/runs/{run.pk}/").content.decode()
+    assert 'hx-swap="outerHTML" hidden>' in before[before.index('id="wan-traffic"') :].split("\n")[0]
+    row: dict[str, Any] = {"from": "east", "to": "mid", "gbps": 0.9, "connections": 17}
+    wan = [
+        {**row, "from_stage": 0, "to_stage": 1, "bytes": 5e9, "egress_bytes": 6e9, "egress_cost": 0.12},
+        {**row, "from_stage": 1, "to_stage": 1, "bytes": 2e9, "egress_bytes": 2e9, "egress_cost": 0.04},
+        {**row, "from": "mid", "to": "east", "bytes": 1e9, "egress_bytes": 1e9},  # of an earlier version
+    ]
+    record_result(run, {"wan": wan})
+    page = world.client("viewer").get(f"/runs/{run.pk}/")
+    table = page.context["wan"]
+    of = [
+        (way.source, way.pipeline_bytes, way.gradient_bytes, way.egress_bytes, way.cost) for way in table.rows
+    ]
+    assert of == [("east", 5e9, 2e9, 8e9, pytest.approx(0.16)), ("mid", 1e9, 0, 1e9, None)]
+    assert (table.count, table.total.egress_bytes, table.total.cost) == (2, 9e9, None)
+    text = page.content.decode()
+    assert "0.1600" in text[text.index('id="wan-traffic"') :]
+
+
+def test_bytes_have_the_unit_that_keeps_them_short() -> None:
+    texts = {999.4e9: "999 GB", 999.6e9: "1,000 GB", 1e12: "1 TB", 7.412e13: "74.1 TB", 1.2e16: "12,000 TB"}
+    assert {size: as_bytes(size) for size in texts} == texts
 
 
 def test_what_a_run_knows_of_its_links_is_in_their_history(world: World) -> None:

@@ -92,9 +92,10 @@ def lane(rank: int, stages: int) -> str:
 @register.filter
 def as_bytes(size: float) -> str:
     """Bytes with their decimal unit: 5 MB is 5,000,000 bytes."""
-    for unit_size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for unit_size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit_size:
-            return f"{size / unit_size:,.3g} {unit}"
+            count = size / unit_size
+            return f"{count:,.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
     return f"{size:,.0f} B"
 
 

@@ -27,6 +27,7 @@ from webapp.live.ranges import kept_ranges
 from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
+from webapp.live.wan import wan_table
 from webapp.placement.selectors import placements
 from webapp.planning.trained import trained_words
 
@@ -72,6 +73,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
         "incidents": incidents_of(run),
         "kept_ranges": kept_ranges(run),
+        "wan": wan_table(run),
         "is_cuda": is_cuda(run),
         "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
         "ranks": run.ranks.select_related("node", "dc"),
