@@ -101,16 +101,26 @@ class _Facts:
     def is_wan(self, hop: int) -> bool:
         return self.dcs[hop] != self.dcs[(hop + 1) % self.stages]
 
-    def link(self, hop: int) -> tuple[float, float]:
-        """(transfer, latency) of one transfer over a hop."""
+    def lan(self, stage: int) -> tuple[float, float]:
+        """(transfer, latency) inside the DC of a stage."""
         link = self.scenario.get("lan", {})
-        share = 1
-        if self.is_wan(hop):
-            link = self.scenario.get("wan", {})
-            if isinstance(link, list):
-                link = link[-1 if hop == self.stages - 1 else self.wan_hops.index(hop)]
-            share = self.pipes if self.sharing == "temporal" else 1
-        return link.get("transfer", 0) / share, link.get("latency", 0)
+        link = link[self.dcs[stage]] if isinstance(link, list) else link
+        return link.get("transfer", 0), link.get("latency", 0)
+
+    def link(self, hop: int) -> tuple[float, float]:
+        """(transfer, latency) of one transfer over a hop; the latency has scatter and gather in it."""
+        if not self.is_wan(hop):
+            return self.lan(hop)
+        link = self.scenario.get("wan", {})
+        if isinstance(link, list):
+            link = link[-1 if hop == self.stages - 1 else self.wan_hops.index(hop)]
+        transfer, latency = link.get("transfer", 0), link.get("latency", 0)
+        if self.sharing == "spatial" or self.pipes == 1:
+            return transfer, latency
+        away = 1 - 1 / self.pipes  # share of a message that other pipelines carry
+        ends = [self.lan(hop), self.lan((hop + 1) % self.stages)]
+        paces = [transfer, *(away * lan_transfer for lan_transfer, _ in ends)]
+        return max(paces) / self.pipes, latency + sum(away * moves + waits for moves, waits in ends)
 
     def lasting(self, pipe: int, place: int, m: int) -> Doc:
         """The op whose end frees the activations of a microbatch."""

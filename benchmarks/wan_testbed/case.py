@@ -55,18 +55,16 @@ class Case:
     def scenario(self, policy: str, sharing: Sharing, bytes_per_s: float, lan_bytes_per_s: float) -> Scenario:
         """What the simulator is asked, in milliseconds, where a node pair carries so much over WAN and LAN.
 
-        Where pipelines share, what is not a rank's own part of a message passes the LAN before the WAN, and
-        again behind it, each time as a whole: that delays the message and takes none of the WAN's time.
+        Where pipelines share, the scenario lets a message pass the LAN before the WAN and behind it.
         """
         transfer_ms, lan_ms = (self.message_bytes / rate * 1e3 for rate in (bytes_per_s, lan_bytes_per_s))
-        relayed_ms = 2 * lan_ms * (PIPELINES - 1) / PIPELINES if sharing == "temporal" else 0.0
         return Scenario(
             stages=STAGES,
             dc_of_stage=list(DC_OF_STAGE),
             pipelines=PIPELINES,
             microbatches=MICROBATCHES,
             times=self.times,
-            wan=Link(latency=DELAY_S * 1e3 + relayed_ms, transfer=transfer_ms),
+            wan=Link(latency=DELAY_S * 1e3, transfer=transfer_ms),
             lan=Link(transfer=lan_ms),
             policy=policy,
             sharing=sharing,

@@ -69,7 +69,7 @@ def _cell(scenario: Scenario, rules: Rules) -> kernel.Cell:
         recompute=recompute,
         backward=backward,
         transfer_time=scenario.hop_times(rules.sharing)[:-1],
-        latency=scenario.hop_latency[:-1],
+        latency=scenario.hop_delays(rules.sharing)[:-1],
         shared=shared,
         held=wan & rules.hold_for_link,
         in_flight=np.array(rules.in_flight, dtype=np.int64),

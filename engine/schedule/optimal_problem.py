@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule.ir import OpKind
+from engine.schedule.ir import OpKind, Sharing
 from engine.schedule.scenario import Scenario
 from engine.schedule.search import Frame
 from engine.schedule.timing import durations
@@ -61,10 +61,11 @@ class Problem:
         split = bool(np.any(scenario.times.weight))
         lengths = durations(scenario, chunks, split=split)
         temporal = frame.sharing == "temporal" and scenario.pipelines > 1
-        transfer_time = scenario.hop_times("temporal" if temporal else "spatial")
+        sharing: Sharing = "temporal" if temporal else "spatial"
+        transfer_time, delay = scenario.hop_times(sharing), scenario.hop_delays(sharing)
         crossed = np.isin(np.arange(scenario.stages), frame.traversal.hop_of)
         shared = scenario.hop_is_wan & crossed & (transfer_time > 0) & temporal
-        everything = np.concatenate([lengths.ravel(), transfer_time[crossed], scenario.hop_latency[crossed]])
+        everything = np.concatenate([lengths.ravel(), transfer_time[crossed], delay[crossed]])
         unit = common_unit(everything)
         exact = unit is not None
         unit = unit or float(everything.max()) * GRID
@@ -82,7 +83,7 @@ class Problem:
             exact=exact,
             durations=units(lengths),
             transfer_time=np.where(crossed, units(transfer_time), 0),
-            latency=np.where(crossed, units(scenario.hop_latency), 0),
+            latency=np.where(crossed, units(delay), 0),
             shared=shared,
             is_wan=scenario.hop_is_wan,
             held=_chunks(scenario.memory_limit, scenario, chunks),

@@ -59,7 +59,7 @@ class PositionLoop:
                 chunks=traversal.chunks,
                 durations=length,
                 transfer_time=transfer_time,
-                latency=scenario.hop_latency,
+                latency=scenario.hop_delays(frame.sharing),
                 stage_of=traversal.stage_of,
                 chunk_of=traversal.chunk_of,
                 position_of=traversal.position_of,

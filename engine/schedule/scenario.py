@@ -67,7 +67,7 @@ class Scenario(Document):
     microbatches: Count
     times: Times
     wan: Link | list[Link] = Link()
-    lan: Link = Link()
+    lan: Link | list[Link] = Link()
     sharing: Sharing | None = None
     memory_limit: Limit | None = None
     full_limit: Limit | None = None
@@ -121,6 +121,10 @@ class Scenario(Document):
         if isinstance(self.wan, list) and len(self.wan) not in (hops, hops + self.wraps_over_wan):
             allowed = f"one link or one per WAN hop: {hops} expected, {len(self.wan)} given"
             raise InputError("wan", [link.model_dump() for link in self.wan], allowed)
+        dcs = max(self.dcs) + 1
+        if isinstance(self.lan, list) and len(self.lan) != dcs:
+            allowed = f"one link or one per DC index: {dcs} expected, {len(self.lan)} given"
+            raise InputError("lan", [link.model_dump() for link in self.lan], allowed)
         return self
 
     @cached_property
@@ -143,9 +147,14 @@ class Scenario(Document):
         return self.dcs[-1] != self.dcs[0]
 
     @cached_property
+    def lan_links(self) -> tuple[Link, ...]:
+        """The network inside the DC of each stage."""
+        return tuple(self.lan[dc] if isinstance(self.lan, list) else self.lan for dc in self.dcs)
+
+    @cached_property
     def hop_links(self) -> tuple[Link, ...]:
         """The link of each hop s → s+1, WAN or LAN, and last that from the last stage to the first."""
-        links = [self.lan] * self.stages
+        links = list(self.lan_links)
         for i, hop in enumerate(self.wan_hops):
             links[hop] = self.wan[i] if isinstance(self.wan, list) else self.wan
         if self.wraps_over_wan:
@@ -171,8 +180,34 @@ class Scenario(Document):
         return np.array([link.transfer for link in self.hop_links], dtype=np.float64)
 
     def hop_times(self, sharing: Sharing) -> NDArray[np.float64]:
-        """Time for which one transfer holds its link on each hop, shape (stages,)."""
-        return np.where(self.shared_hops(sharing), self.hop_transfer / self.pipelines, self.hop_transfer)
+        """Time for which one transfer holds its link on each hop, shape (stages,).
+
+        On a shared hop its n parts cross together, in an n-th of the time. A LAN at an end may be slower:
+        each node there scatters (or gathers) one message of n, which takes it `_relay`.
+        """
+        slowest = np.maximum.reduce([self.hop_transfer, *self._relay[0]])
+        return np.where(self.shared_hops(sharing), slowest / self.pipelines, self.hop_transfer)
+
+    def hop_delays(self, sharing: Sharing) -> NDArray[np.float64]:
+        """Time from the end of a transfer on its link to its arrival on each hop, shape (stages,).
+
+        That is the latency, and on a shared hop also the scatter before the link and the gather behind it
+        (Atlas §4.3): if all messages of a link are as late, it does not matter on which side of it.
+        """
+        transfer, latency = self._relay
+        more = transfer.sum(axis=0) + latency.sum(axis=0)
+        return np.where(self.shared_hops(sharing), self.hop_latency + more, self.hop_latency)
+
+    @cached_property
+    def _relay(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What other pipelines carry of a shared message, n − 1 of n parts, on the LAN at both ends of a hop.
+
+        Transfer time and latency, shape (2, stages) each.
+        """
+        share = (self.pipelines - 1) / self.pipelines
+        here = np.array([(share * link.transfer, link.latency) for link in self.lan_links]).T
+        both = np.stack([here, np.roll(here, -1, axis=1)], axis=1)
+        return both[0], both[1]
 
     def shared_hops(self, sharing: Sharing) -> NDArray[np.bool_]:
         """Hops whose links all pipelines of the cell share, shape (stages,)."""

@@ -115,7 +115,7 @@ def _case(scenario: Scenario, schedule: Schedule, jitter: Jitter | None) -> kern
         durations=durations(scenario, schedule.chunks, split=schedule.has(OpKind.W)),
         jitter=jitter.ops if jitter else _NONE,
         transfer_time=scenario.hop_times(schedule.sharing),
-        latency=scenario.hop_latency,
+        latency=scenario.hop_delays(schedule.sharing),
         transfer_jitter=jitter.transfers.reshape(-1, *jitter.transfers.shape[2:]) if jitter else _NONE,
         stage_of=traversal.stage_of,
         position_of=traversal.position_of,

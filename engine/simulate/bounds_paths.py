@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.schedule.ir import Sharing
 from engine.schedule.scenario import Scenario
 from engine.schedule.search import Frame
 from engine.schedule.timing import durations
@@ -59,8 +60,9 @@ class Paths:
             weight = np.zeros_like(backward)
         crosses = hop != WITHIN_STAGE
         temporal = frame.sharing == "temporal" and scenario.pipelines > 1
-        held = np.where(crosses, scenario.hop_times("temporal" if temporal else "spatial")[hop], 0.0)
-        latency = np.where(crosses, scenario.hop_latency[hop], 0.0)
+        sharing: Sharing = "temporal" if temporal else "spatial"
+        held = np.where(crosses, scenario.hop_times(sharing)[hop], 0.0)
+        latency = np.where(crosses, scenario.hop_delays(sharing)[hop], 0.0)
         cross = held + latency
         return_path = np.concatenate([[0.0], np.cumsum(cross + backward[:-1])])
         trip = _trip(cross, forward, backward)

@@ -83,7 +83,7 @@ def _bound_of(scenario: Scenario, schedule: Schedule, jitter: Jitter, ops: Float
     hop = schedule.traversal.hop_of
     crosses = (hop != WITHIN_STAGE)[:, None]
     held = scenario.hop_times(schedule.sharing)[hop][:, None] * jitter.transfers[:, :, k] * crosses
-    down, up = held + scenario.hop_latency[hop][:, None] * crosses
+    down, up = held + scenario.hop_delays(schedule.sharing)[hop][:, None] * crosses
     into = np.cumsum(np.vstack([np.zeros(forward.shape[1]), forward[:-1] + down]), axis=0)
     out = np.cumsum(np.vstack([np.zeros(forward.shape[1]), backward[:-1] + up]), axis=0)
     trip = np.vstack([down + up + forward[1:] + backward[1:], np.zeros(forward.shape[1])])

@@ -23,8 +23,8 @@ class Timeline:
     op_start, op_end : as `schedule.ops`, shape (pipelines, stages, longest).
     transfer_start, transfer_end : shape (2, L − 1, pipelines, microbatches); [0, v] the activations that
         cross edge v of the traversal (without chunks: hop v → v+1), [1, v] the gradients that cross it back.
-        They arrive `hop_latency[hop]` after their end.
-    hop_latency, hop_is_wan : of each hop, shape (stages,), the last one from the last stage to the first.
+        They arrive `hop_delay[hop]` after their end.
+    hop_delay, hop_is_wan : of each hop, shape (stages,), the last one from the last stage to the first.
     """
 
     schedule: Schedule
@@ -32,7 +32,7 @@ class Timeline:
     op_end: Floats
     transfer_start: Floats
     transfer_end: Floats
-    hop_latency: Floats
+    hop_delay: Floats
     hop_is_wan: NDArray[np.bool_]
     lan_is_free: bool
 
@@ -45,9 +45,9 @@ class Timeline:
             op_end=timing.op_end,
             transfer_start=timing.transfer_start,
             transfer_end=timing.transfer_end,
-            hop_latency=scenario.hop_latency,
+            hop_delay=scenario.hop_delays(schedule.sharing),
             hop_is_wan=scenario.hop_is_wan,
-            lan_is_free=scenario.lan.latency == 0 and scenario.lan.transfer == 0,
+            lan_is_free=not any(link.latency or link.transfer for link in scenario.lan_links),
         )
 
     @property
@@ -132,5 +132,5 @@ class Timeline:
                 payload="gradient" if payload else "activation",
                 start=float(self.transfer_start[payload, edge, pipeline, microbatch]),
                 end=end,
-                arrives=end + float(self.hop_latency[hop]),
+                arrives=end + float(self.hop_delay[hop]),
             )

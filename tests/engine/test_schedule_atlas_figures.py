@@ -56,7 +56,7 @@ def cell(policy: str, comm_to_compute: int, cut: tuple[int, ...] = (12,) * 5, **
 
 @pytest.mark.parametrize(
     ("policy", "fields", "times"),
-    [("gpipe", {}, 15.8), ("1f1b", {}, 13.1), ("varuna", {"recompute_rule": "blocking"}, 12.9)],
+    [("gpipe", {}, 15.5), ("1f1b", {}, 12.8), ("varuna", {"recompute_rule": "blocking"}, 12.5)],
 )
 def test_atlas_over_baselines_on_single_tcp(policy: str, fields: dict, times: float) -> None:
     atlas, baseline = testbed("atlas", MULTI_TCP_MS), testbed(policy, SINGLE_TCP_MS, **fields)
@@ -65,12 +65,17 @@ def test_atlas_over_baselines_on_single_tcp(policy: str, fields: dict, times: fl
 
 
 def test_utilization_of_atlas_on_the_testbed() -> None:
-    assert round(100 * testbed("atlas", MULTI_TCP_MS).timeline.utilization(), 1) == 45.0
+    """45 % count nothing inside a DC. Scatter and gather pass the LAN at both ends of four transfers."""
+    free, charged = testbed("atlas", MULTI_TCP_MS, lan={}), testbed("atlas", MULTI_TCP_MS)
+    assert round(100 * free.timeline.utilization(), 1) == 45.5
+    assert round(100 * charged.timeline.utilization(), 1) == 44.0
+    inside_ms = 2 * LAN_MS + 4 * 2 * (2 / 3) * LAN_MS
+    assert charged.makespan - free.makespan == pytest.approx(inside_ms)
 
 
 @pytest.mark.parametrize(
     ("policy", "fields", "times"),
-    [("gpipe", {}, 1.36), ("1f1b", {}, 1.51), ("varuna", {"recompute_rule": "blocking"}, 1.27)],
+    [("gpipe", {}, 1.33), ("1f1b", {}, 1.48), ("varuna", {"recompute_rule": "blocking"}, 1.24)],
 )
 def test_temporal_sharing_alone(policy: str, fields: dict, times: float) -> None:
     # The paper's 1.82, 1.72, 1.52 cannot be had together with its other figures (systems.md §1).

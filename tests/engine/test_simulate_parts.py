@@ -137,6 +137,7 @@ def test_the_command_draws_what_fits() -> None:
         ({"stages": 2000, "dc_of_stage": [], "microbatches": 10**9}, "microbatches"),
         ({"microbatches": 40_000}, "spans"),
         ({"wan": {"latency": -1}}, "wan.latency"),
+        ({"lan": [{"transfer": 1}, {"transfer": 2}]}, "lan"),
     ],
 )
 def test_bad_input_names_its_field(change: dict, field: str) -> None:

@@ -46,7 +46,9 @@ def scenarios(draw: st.DrawFn, policies: tuple[str, ...] = WHOLE + SPLITTING + C
         "microbatches": draw(st.integers(1, 7)),
         "times": times,
         "wan": draw(st.one_of(link, st.lists(link, min_size=hops, max_size=hops))),
-        "lan": draw(st.one_of(st.just({}), link)),
+        "lan": draw(
+            st.one_of(st.just({}), link, st.lists(link, min_size=max(dcs) + 1, max_size=max(dcs) + 1))
+        ),
         "policy": draw(st.sampled_from(policies)),
     }
     optional = {

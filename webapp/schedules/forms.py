@@ -1,5 +1,6 @@
 """The form of the Schedules page: a scenario, the policies to compare, and perhaps a parameter to sweep."""
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -74,8 +75,14 @@ class ScheduleForm(Sectioned, forms.Form):
         required=False,
         help_text="One microbatch over one pipeline's share of the link.",
     )
-    lan_latency = of_scenario("lan.latency", label="LAN latency", required=False)
-    lan_transfer = of_scenario("lan.transfer", label="LAN transfer", required=False)
+    lan_latency = Numbers(
+        label="LAN latency", required=False, help_text="Enter one number, or one per data centre."
+    )
+    lan_transfer = Numbers(
+        label="LAN transfer",
+        required=False,
+        help_text="One microbatch between two nodes. Shared messages cross it before and behind the WAN.",
+    )
     sharing = of_scenario(
         "sharing",
         words={"spatial": "spatial", "temporal": "temporal"},
@@ -169,7 +176,12 @@ class ScheduleForm(Sectioned, forms.Form):
 
     def take_input_error(self, error: InputError) -> None:
         """Show the engine's refusal at the field of the form that holds the value."""
-        at = {"dc_of_stage": "stages_per_dc", "stages": "stages_per_dc", "wan": "wan_transfer"}
+        at = {
+            "dc_of_stage": "stages_per_dc",
+            "stages": "stages_per_dc",
+            "wan": "wan_transfer",
+            "lan": "lan_transfer",
+        }
         path = error.field.replace("wan.", "wan_").replace("lan.", "lan_")
         super().take_input_error(InputError(at.get(path, path), error.value, error.allowed))
 
@@ -189,9 +201,10 @@ def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
         "pipelines": cleaned["pipelines"],
         "microbatches": cleaned["microbatches"],
         "times": {kind: value for kind in kinds if (value := one_or_many(cleaned.get(kind))) is not None},
-        "wan": _wan(cleaned, len(counts) - 1),
+        "wan": _links("wan", cleaned, len(counts) - 1, "WAN hop"),
     }
-    lan = {name: cleaned[f"lan_{name}"] for name in ("latency", "transfer") if cleaned.get(f"lan_{name}")}
+    has_lan = cleaned.get("lan_latency") or cleaned.get("lan_transfer")
+    lan = _links("lan", cleaned, len(counts), "data centre") if has_lan else None
     optional = {"lan": lan, **{name: cleaned.get(name) for name in _OPTIONAL}}
     return {**document, **{name: value for name, value in optional.items() if value}}
 
@@ -199,40 +212,37 @@ def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
 _OPTIONAL = ("sharing", "memory_limit", "full_limit", "jitter", "seed", "time_limit_s")
 
 
-def _wan(cleaned: dict[str, Any], hops: int) -> Any:
-    latency, transfer = cleaned.get("wan_latency") or [0.0], cleaned.get("wan_transfer") or [0.0]
+def _links(kind: str, cleaned: dict[str, Any], count: int, each: str) -> Any:
+    """One link, or a list of `count` where one of its figures has a number for each."""
+    names = f"{kind}_latency", f"{kind}_transfer"
+    latency, transfer = (cleaned.get(name) or [0.0] for name in names)
     most = max(len(latency), len(transfer))
     if most == 1:
         return {"latency": latency[0], "transfer": transfer[0]}
-    for name, values in (("wan_latency", latency), ("wan_transfer", transfer)):
-        if len(values) not in (1, hops):
-            raise InputError(name, values, f"one number, or one per WAN hop: {hops} expected")
-    spread = [values * hops if len(values) == 1 else values for values in (latency, transfer)]
+    for name, values in zip(names, (latency, transfer), strict=True):
+        if len(values) not in (1, count):
+            raise InputError(name, values, f"one number, or one per {each}: {count} expected")
+    spread = [values * count if len(values) == 1 else values for values in (latency, transfer)]
     return [{"latency": a, "transfer": b} for a, b in zip(*spread, strict=True)]
 
 
 def initial_of_scenario(document: dict[str, Any]) -> dict[str, Any]:
     """The form's values for a scenario document: the inverse of `scenario_document`."""
     dcs = document.get("dc_of_stage") or [0] * document["stages"]
-    counts: list[int] = []
-    for stage, dc in enumerate(dcs):
-        if stage and dc == dcs[stage - 1]:
-            counts[-1] += 1
-        else:
-            counts.append(1)
-    wan = document.get("wan") or {}
+    parts = [(dc, len(list(stages))) for dc, stages in itertools.groupby(dcs)]
+    wan, lan, times = document.get("wan") or {}, document.get("lan") or {}, document["times"]
     hops = wan if isinstance(wan, list) else [wan]
-    times, lan = document["times"], document.get("lan") or {}
+    lans = [lan[dc] for dc, _ in parts] if isinstance(lan, list) else [lan] if lan else []
     return {
-        "stages_per_dc": counts,
+        "stages_per_dc": [count for _, count in parts],
         **{
             name: document.get(name) for name in ("pipelines", "microbatches", *_OPTIONAL) if name in document
         },
         **{kind: _numbers(times.get(kind)) for kind in ("forward", "backward", "recompute", "weight")},
         "wan_latency": _same([hop.get("latency", 0) for hop in hops]),
         "wan_transfer": _same([hop.get("transfer", 0) for hop in hops]),
-        "lan_latency": lan.get("latency"),
-        "lan_transfer": lan.get("transfer"),
+        "lan_latency": _same([link.get("latency", 0) for link in lans]) or None,
+        "lan_transfer": _same([link.get("transfer", 0) for link in lans]) or None,
     }
 
 

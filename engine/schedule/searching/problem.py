@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.schedule.ir import Sharing
 from engine.schedule.scenario import Scenario
 from engine.schedule.search import Frame
 from engine.schedule.timing import durations
@@ -116,12 +117,15 @@ class SchedulingProblem:
     def _transfer_time(self) -> Floats:
         """Duration of a transfer over each edge, shape (L − 1,); 0 within a stage."""
         hops = self.traversal.hop_of
-        times = self.scenario.hop_times("temporal" if self.shared.any() else "spatial")
-        return np.where(hops == WITHIN_STAGE, 0.0, times[hops])
+        return np.where(hops == WITHIN_STAGE, 0.0, self.scenario.hop_times(self._sharing)[hops])
 
     def _transfer_lag(self) -> Floats:
         hops = self.traversal.hop_of
-        return np.where(hops == WITHIN_STAGE, 0.0, self.scenario.hop_latency[hops])
+        return np.where(hops == WITHIN_STAGE, 0.0, self.scenario.hop_delays(self._sharing)[hops])
+
+    @property
+    def _sharing(self) -> Sharing:
+        return "temporal" if self.shared.any() else "spatial"
 
     @cached_property
     def rows(self) -> Rows:
