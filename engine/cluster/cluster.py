@@ -11,7 +11,7 @@ from engine.cluster.gpus import Gpu
 class DataCenter:
     """GPUs of one type at one location.
 
-    intra_bytes_per_s : bandwidth per node and direction inside the data centre.
+    intra_bytes_per_s, intra_latency_s : of a node inside the data centre, per direction, and one way.
     """
 
     name: str
@@ -19,6 +19,7 @@ class DataCenter:
     gpu: Gpu
     price_per_gpu_hour: float
     intra_bytes_per_s: float
+    intra_latency_s: float = 0.0
     latitude: float | None = None
     longitude: float | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import ValidationError
 
-from engine.cluster.cluster import Cluster, WanLink
+from engine.cluster.cluster import Cluster, DataCenter, WanLink
 from engine.cluster.gpus import Gpu
 from engine.errors import Infeasible, InputError
 from engine.plan.job import Job, cluster_of, job_of
@@ -79,7 +79,8 @@ def cell_scenario(
         if isinstance(room, Infeasible):
             return room
         _refuse_too_large(job)
-        return _scenario(request, job, partitions, hops, gpus, room, policy or request.policy)
+        lan = _lan(request, cluster, job, partitions)
+        return _scenario(request, job, partitions, hops, lan, gpus, room, policy or request.policy)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
@@ -97,6 +98,7 @@ def _scenario(
     job: Job,
     partitions: Sequence[Partition],
     hops: list[Link],
+    lan: Link | list[Link],
     gpus: tuple[Gpu, ...],
     room: Room,
     policy: str,
@@ -110,6 +112,7 @@ def _scenario(
         microbatches=job.microbatches,
         times=times,
         wan=hops,
+        lan=lan,
         policy=policy,
         recompute_rule=request.recompute_rule,
         contention=request.contention,
@@ -146,9 +149,31 @@ def hop_ms(request: PlanRequest, job: Job, link: WanLink) -> Link:
     return Link(latency=link.latency_s * 1e3, transfer=transfer_s * 1e3)
 
 
+def lan_ms(request: PlanRequest, job: Job, dc: DataCenter) -> Link:
+    """A hop between two nodes inside `dc`, in ms.
+
+    Algorithm 1 counts none, as printed. Nor does a job that does not say how large an activation is.
+    """
+    if request.method == "algorithm1" or job.activation_bytes is None:
+        return Link()
+    transfer_s = job.activation_bytes / dc.intra_bytes_per_s
+    return Link(latency=dc.intra_latency_s * 1e3, transfer=transfer_s * 1e3)
+
+
+def _lan(
+    request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition]
+) -> Link | list[Link]:
+    """The hops inside the data centres of `partitions`: one for all if they are alike, else by index."""
+    links = {part.dc: lan_ms(request, job, cluster.datacenter(part.dc)) for part in partitions}
+    first = links[partitions[0].dc]
+    if all(link == first for link in links.values()):
+        return first
+    most = max(request.index_of[name] for name in links)
+    return [links.get(name, first) for name in request.names[: most + 1]]
+
+
 def _dc_of_stage(request: PlanRequest, partitions: Sequence[Partition]) -> list[int]:
-    index = {name: i for i, name in enumerate(request.names)}
-    return [index[part.dc] for part in partitions for _ in range(part.stages)]
+    return [request.index_of[part.dc] for part in partitions for _ in range(part.stages)]
 
 
 def _times(job: Job, gpus: tuple[Gpu, ...]) -> Times:

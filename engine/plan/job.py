@@ -102,6 +102,7 @@ def cluster_of(request: PlanRequest) -> Cluster:
             gpu=dc.gpu(),
             price_per_gpu_hour=dc.price_per_gpu_hour,
             intra_bytes_per_s=(DEFAULT_INTRA_GBPS if dc.intra_gbps is None else dc.intra_gbps) * 1e9 / 8,
+            intra_latency_s=dc.intra_latency_ms / 1e3,
             latitude=dc.latitude,
             longitude=dc.longitude,
         )

@@ -42,8 +42,9 @@ GpuOrName = Annotated[
 
 
 class DataCenterInput(Document):
-    """A data centre: its GPUs of one type, their hourly price, and the bandwidth between its nodes.
+    """A data centre: its GPUs of one type, their hourly price, and the network between its nodes.
 
+    intra_gbps, intra_latency_ms : of one node, per direction; one way.
     link_gb_s : GPU to GPU in a node, per direction, of a GPU with own figures; the catalogue knows its own.
     profiled_gpu : its name in `job.layer_profiles`; by default that of the type.
     """
@@ -55,6 +56,7 @@ class DataCenterInput(Document):
     price_per_gpu_hour: NonNegative
     profiled_gpu: str | None = Field(default=None, min_length=1, max_length=200)
     intra_gbps: Positive | None = Field(default=None, ge=LEAST_GBPS)
+    intra_latency_ms: NonNegative = 0.0
     latitude: Number | None = Field(default=None, ge=-90, le=90)
     longitude: Number | None = Field(default=None, ge=-180, le=180)
 
@@ -348,6 +350,11 @@ class PlanRequest(Document):
     def names(self) -> tuple[str, ...]:
         """The data centres as listed."""
         return tuple(dc.name for dc in self.datacenters)
+
+    @cached_property
+    def index_of(self) -> dict[str, int]:
+        """The place of each data centre in the list, by its name."""
+        return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
     def allowed_names(self) -> frozenset[str]:

@@ -66,6 +66,8 @@ def clusters(draw: st.DrawFn, most: int = 4, gpus_each: int = 20) -> dict[str, A
     parsed = document(gpus, joined, objective=objective)
     for dc in parsed["datacenters"]:
         dc["price_per_gpu_hour"] = draw(st.sampled_from([0.0, 1.0, 1.5, 4.0]))
+        dc["intra_gbps"] = draw(st.sampled_from([100.0, 10.0, 1.0]))
+        dc["intra_latency_ms"] = draw(st.sampled_from([0.0, 0.5]))
     return parsed
 
 
@@ -105,9 +107,10 @@ def one(
     partitions = tuple(Partition(dc=dc.name, stages=n) for dc, n in zip(dcs, split, strict=True))
     option = Option(dp_cells=1, pipelines=cell, policy=policy, partitions=partitions)
     pp_ms = simulate(scenario_of(request, option)).makespan
+    slowest = min(dc.intra_gbps or 100.0 for dc in dcs) * 1e9 / 8
     scores = []
     for pipelines in range(cell, cell * min(most, 3) + 1, cell):
-        iteration_ms = pp_ms + 1e3 * 4 * job.parameters_per_stage * (pipelines - 1) / (pipelines * 12.5e9)
+        iteration_ms = pp_ms + 1e3 * 4 * job.parameters_per_stage * (pipelines - 1) / (pipelines * slowest)
         hourly = sum(dc.price_per_gpu_hour * n * pipelines for dc, n in zip(dcs, split, strict=True))
         dollars = iteration_ms / 3.6e6 * hourly
         tokens = pipelines * job.microbatches * job.tokens_per_microbatch
@@ -155,7 +158,10 @@ def test_a_cheap_data_centre_behind_one_that_holds_all_is_tried() -> None:
     "limit", [{"budget_per_iteration": 0.39}, {"iterations": 1000, "deadline_h": 0.1144}]
 )
 def test_a_limit_leaves_as_many_of_very_many_cells_as_it_allows(limit: dict[str, float]) -> None:
-    """With 3,871 GPUs only some numbers of DP-cells are looked at; Algorithm 1 looks at every one."""
+    """With 3,871 GPUs only some numbers of DP-cells are looked at; Algorithm 1 looks at every one.
+
+    It counts nothing inside a data centre; nor does a job without the size of an activation.
+    """
     job = {
         "partitions": 4,
         "microbatches": 8,
@@ -164,7 +170,6 @@ def test_a_limit_leaves_as_many_of_very_many_cells_as_it_allows(limit: dict[str,
         "backward_ms": 20,
         "comm_to_compute": 1,
         "parameters_per_stage": 1e8,
-        "activation_bytes": 1e7,
     }
     data = document([3871], [], job, **limit) | {"max_dp_cells": None}
     every, found = answer_of(data | {"method": "algorithm1"}), answer_of(data)
@@ -212,7 +217,8 @@ def test_units_scale(data: dict[str, Any], times: float, prices: float, sizes: f
         link["latency_ms"] *= times
     for dc in scaled["datacenters"]:
         dc["price_per_gpu_hour"] *= prices
-        dc["intra_gbps"] = 100.0 * sizes / times
+        dc["intra_gbps"] *= sizes / times
+        dc["intra_latency_ms"] *= times
     ours, theirs = answer_of(scaled), answer_of(plain)
     if not prices and data["objective"] != "throughput":
         return  # everything costs nothing: any option may be the best
@@ -236,6 +242,9 @@ def test_units_scale(data: dict[str, Any], times: float, prices: float, sizes: f
 @SETTINGS
 @given(data=clusters())
 def test_no_option_is_worse_than_algorithm_1_and_each_says_what_it_is(data: dict[str, Any]) -> None:
+    """Algorithm 1 counts nothing inside a data centre, as printed, so here nothing inside takes time."""
+    for dc in data["datacenters"]:
+        dc["intra_gbps"], dc["intra_latency_ms"] = 1e9, 0.0
     found = answer_of(data)
     theirs = answer_of({**data, "method": "algorithm1"})
     assert score(found) >= score(theirs) * (1 + 1e-9 * (-1 if score(theirs) > 0 else 1))
@@ -402,6 +411,54 @@ def test_no_schedule_is_faster_than_the_bound(
     ms = timed.makespan_ms * (1 + 1e-9)
     assert least_ms(problem, [(route, split)]).tried[0] <= ms
     assert least_ms(problem_of(free), [(route, split)]).any[0] <= ms
+
+
+@given(gbps=st.floats(0.1, 400), latency_ms=st.floats(0, 10), stages=st.integers(1, 6))
+def test_what_stages_of_one_data_centre_hand_on_takes_its_bandwidth_and_latency(
+    gbps: float, latency_ms: float, stages: int
+) -> None:
+    """One microbatch, there and back; Algorithm 1 counts nothing inside, as printed."""
+    job = {
+        "partitions": stages,
+        "microbatches": 1,
+        "forward_ms": 10,
+        "backward_ms": 20,
+        "comm_to_compute": 1,
+        "activation_bytes": 1e7,
+    }
+    data = document([stages], [], job, allreduce=False)
+    data["datacenters"][0] |= {"intra_gbps": gbps, "intra_latency_ms": latency_ms}
+    hop_ms = 1e7 * 8 / (gbps * 1e9) * 1e3 + latency_ms
+    option = answer_of(data).options[0]
+    assert option.pp_time_ms == pytest.approx(30 * stages + 2 * (stages - 1) * hop_ms)
+    assert option.lower_bound_ms <= option.pp_time_ms * (1 + 1e-9)
+    assert answer_of(data | {"method": "algorithm1"}).options[0].pp_time_ms == pytest.approx(30 * stages)
+
+
+def test_pipelines_take_turns_only_where_the_network_inside_is_faster() -> None:
+    """The cell of Fig. 6 over 5 Gbps outside: with 100 Gbps inside two pipelines share it, with 1 not."""
+
+    def policy(intra_gbps: float) -> str:
+        job = {
+            "partitions": 6,
+            "microbatches": 4,
+            "forward_ms": 10,
+            "recompute_ms": 10,
+            "backward_ms": 20,
+            "comm_to_compute": 2,
+            "activation_bytes": 20e-3 * 5e9 / 8,
+        }
+        joined = [(0, 1, 0.0, 5.0), (1, 2, 0.0, 5.0)]
+        data = document([4, 4, 4], joined, job, max_dp_cells=1, allreduce=False)
+        for dc in data["datacenters"]:
+            dc["intra_gbps"] = intra_gbps
+        result = answer_of(data)
+        assert result.best is not None
+        assert result.options[result.best].pipelines == 2
+        return result.options[result.best].policy
+
+    assert policy(100.0) == "atlas"
+    assert policy(1.0) != "atlas"
 
 
 def test_memory_is_in_the_bound() -> None:

@@ -7,6 +7,9 @@ import pytest
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from engine.plan.cell import scenario_of
+from engine.plan.request import PlanRequest
+from engine.schedule.scenario import Scenario
 from engine.simulate import simulate
 from tests.runtime.jobs import document as train
 from tests.site.world import VALUES, World
@@ -17,6 +20,7 @@ from webapp.jobs.services import launch_plan
 from webapp.planning import compose
 from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Plan
+from webapp.planning.plan_cell import engine_option
 from webapp.planning.services import create_plan
 
 GIB = 2**30
@@ -68,8 +72,12 @@ def test_a_small_model_takes_the_times_and_messages_of_the_planned_one(world: Wo
         option["dp_cells"],
     )
     assert len(set(job.times.forward)) > 1, "32 layers on 6 stages: some have more"
-    # what the runtime makes of the document, and what the planner made of the request, are the same cell
-    assert simulate(job.scenario).makespan == pytest.approx(option["pp_time_ms"], rel=1e-6)
+    # What the runtime makes of the document, and what the planner made of the request, are the same cell, but
+    # that a job does not say how fast its data centres are inside.
+    cell = scenario_of(parse(PlanRequest, plan.request), engine_option(option))
+    alone = parse(Scenario, {**cell.model_dump(), "lan": {}})
+    assert simulate(job.scenario).makespan == pytest.approx(simulate(alone).makespan, rel=1e-6)
+    assert simulate(cell).makespan == pytest.approx(option["pp_time_ms"])
 
 
 def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World) -> None:

@@ -78,7 +78,7 @@ class DataCenterForm(InventoryForm):
         }
         help_texts = {
             "name": "For example us-east.",
-            "intra_gbps": "Between two nodes of this data centre. The data-parallel all-reduce uses it.",
+            "intra_gbps": "Between two nodes of this data centre. Activations and the all-reduce use it.",
         }
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:

@@ -6,6 +6,10 @@ the lesser of R and the rest of W beyond the stage, since without R nothing runs
 carries all microbatches in one direction, and only the last of them still has to go on: W and all transfers
 less one. The first stage holds a microbatch for all of W, so with room for L of M there W passes M/L times.
 
+Transfer and latency of a hop between data centres are T and L. If a cell's n pipelines take turns, they are
+at least T/n, and L with scatter and gather. W has the lesser of the two. So a hop carries beyond W the lesser
+of (M − 1)·T with the rest of a whole transfer both ways, and n·M − 1 transfers of T/n.
+
 This holds for policies that go straight through the stages, a stage's work in one piece. For policies that
 cut it into two chunks, only half of the work before a stage surely runs before, half of R always runs, and
 one of two chunks may be held for a short time only.
@@ -61,13 +65,14 @@ def least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[in
 
 def _least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Floats:
     """Straight through the stages, and in two chunks; shape (2, candidates)."""
-    microbatches, pipelines = problem.job.microbatches, problem.job.cell_pipelines
+    microbatches = problem.job.microbatches
     routes, ends = _padded(placed)
     index = _hop_index_of_stage(ends, problem.job.partitions)
-    forward, backward, recompute, in_flight = _of_stages(problem, np.take_along_axis(routes, index, axis=1))
-    transfer, latency = _hops(problem, placed, routes.shape[1])
-    # either a cell's links together carry one transfer at a time in an n-th of the time, or each its own
-    round_trip = 2 * np.take_along_axis(np.cumsum(transfer / pipelines + latency, axis=1), index, axis=1)
+    dc_of_stage = np.take_along_axis(routes, index, axis=1)
+    forward, backward, recompute, in_flight = _of_stages(problem, dc_of_stage)
+    hops = _hops(problem, placed, routes.shape[1])
+    inside, queue = _inside(problem, dc_of_stage, index)
+    round_trip = 2 * (np.take_along_axis(np.cumsum(hops.crossing, axis=1), index, axis=1) + inside)
     own = forward + backward
     work = np.cumsum(own, axis=1)
     # time of one microbatch alone before it is at a stage, and in total
@@ -75,12 +80,11 @@ def _least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[i
     beyond = alone[:, None] - before - own
     beyond[:, -1] = 0.0
     busy = microbatches * (own + np.minimum(recompute, beyond))
-    longest = np.max(transfer, axis=1)
+    longest = np.max(hops.transfer, axis=1)
+    queue = np.maximum(queue, np.max(hops.queue, axis=1))
     # the schedule's limit is that of the stage with least room; if not even one fits, no cell is timed
     passes = microbatches / np.maximum(1.0, np.min(in_flight, axis=1))
-    straight = np.maximum.reduce(
-        [np.max(before + busy, axis=1), alone + longest * (microbatches - 1 / pipelines), passes * alone]
-    )
+    straight = np.maximum.reduce([np.max(before + busy, axis=1), alone + queue, passes * alone])
     half = (work - own) / 2 + round_trip
     again = np.minimum(recompute, work[:, -1:]) / 2
     chunked = np.maximum.reduce(
@@ -124,13 +128,53 @@ def _of_stages(problem: Problem, dc_of_stage: Indexes) -> tuple[Floats, Floats, 
     return of("forward"), of("backward"), of("recompute"), of("in_flight")
 
 
-def _hops(
-    problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]], longest: int
-) -> tuple[Floats, Floats]:
-    """Transfer and latency of the hop into each data centre of a route; 0 into the first."""
-    transfer, latency = np.zeros((2, len(placed), longest))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hops:
+    """Hops of candidates, one array each of shape (candidates, hops).
+
+    transfer : of one microbatch on a link of its own.
+    crossing : least time of one microbatch alone, whichever way pipelines share the hop.
+    queue : least time in which a hop carries all but what `crossing` counts of one microbatch.
+    """
+
+    transfer: Floats
+    crossing: Floats
+    queue: Floats
+
+
+def _hops(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]], longest: int) -> _Hops:
+    """The hop into each data centre of a route; 0 into the first."""
+    n, microbatches = problem.job.cell_pipelines, problem.job.microbatches
+
+    @cache
+    def of_pair(a: int, b: int) -> tuple[float, float, float]:
+        hop = problem.hops[a, b]
+        own = hop.transfer + hop.latency
+        relay = sum((1 - 1 / n) * lan.transfer + lan.latency for lan in (problem.lans[a], problem.lans[b]))
+        crossing = min(own, hop.transfer / n + hop.latency + relay) if n > 1 else own
+        more = min(2 * (own - crossing), hop.transfer * (1 - 1 / n))
+        return hop.transfer, crossing, hop.transfer * (microbatches - 1) + more
+
+    hops = np.zeros((3, len(placed), longest))
     for i, (route, _) in enumerate(placed):
         for j in range(1, len(route)):
-            hop = problem.hops[route[j - 1], route[j]]
-            transfer[i, j], latency[i, j] = hop.transfer, hop.latency
-    return transfer, latency
+            hops[:, i, j] = of_pair(route[j - 1], route[j])
+    return _Hops(transfer=hops[0], crossing=hops[1], queue=hops[2])
+
+
+def _inside(problem: Problem, dc_of_stage: Indexes, index: Indexes) -> tuple[Floats, Floats]:
+    """Of hops inside data centres, what one microbatch needs from the first stage on, and the longest queue.
+
+    Shapes (candidates, stages) and (candidates,).
+
+    index : of each stage's data centre in its route, shape (candidates, stages).
+    """
+    crossing, transfer = np.array([(lan.transfer + lan.latency, lan.transfer) for lan in problem.lans]).T
+    continues = np.zeros(index.shape, dtype=np.bool_)
+    continues[:, 1:] = index[:, 1:] == index[:, :-1]
+    if np.ptp(crossing) == 0 == np.ptp(transfer):  # nearly always
+        each, queues = continues * crossing[0], np.any(continues, axis=1) * transfer[0]
+    else:
+        each = np.where(continues, crossing[dc_of_stage], 0.0)
+        queues = np.max(np.where(continues, transfer[dc_of_stage], 0.0), axis=1)
+    return np.cumsum(each, axis=1), queues * (problem.job.microbatches - 1)

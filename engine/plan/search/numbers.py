@@ -82,8 +82,14 @@ class Numbers:
         in_flight = np.min(np.max([t.in_flight for t in times], axis=0))
         links = self.problem.hops.values()
         one_way = min((hop.transfer / job.cell_pipelines + hop.latency for hop in links), default=0.0)
+        inside = min(
+            self.problem.lans[dc].transfer + self.problem.lans[dc].latency for dc in self.problem.usable
+        )
         transfer = min((hop.transfer for hop in links), default=0.0) if hops else 0.0
-        alone = float(np.sum(work)) + 2 * hops * one_way
+        rest = job.partitions - 1 - hops  # inside data centres, or between more of them
+        alone = (
+            float(np.sum(work)) + 2 * hops * one_way + 2 * rest * (min(inside, one_way) if links else inside)
+        )
         passes = job.microbatches / max(1.0, float(in_flight))
         busiest = job.microbatches * float(np.max(work))
         if cuts_stages(self.problem.request.policy):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.gpus import Gpu
-from engine.plan.cell import hop_ms
+from engine.plan.cell import hop_ms, lan_ms
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import Layout, PlanRequest
 from engine.plan.result import Partition
@@ -42,6 +42,7 @@ class Problem:
         the request's list must not change the result within a budget.
     usable : data centres that may be used and hold at least one stage of one DP-cell.
     hops : by pair of indexes, in both directions; a pair without a link is not in it.
+    lans : inside each data centre.
     twins : for each data centre the first one that equals it in everything but its name.
     nearest : for each usable data centre those it has links to, the fastest first.
     """
@@ -51,6 +52,7 @@ class Problem:
     job: Job
     usable: tuple[int, ...]
     hops: dict[tuple[int, int], Link]
+    lans: tuple[Link, ...]
     egress_price: dict[tuple[int, int], float]
     times: dict[str, StageTimes]
     twins: tuple[int, ...]
@@ -85,10 +87,11 @@ Shape = tuple[object, ...]
 
 
 def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Shape:
-    """All that determines the time of a cell: GPUs and stages of each data centre, and the hops."""
+    """All that determines the time of a cell: GPUs, LAN and stages of each data centre, and the hops."""
     gpus = tuple(problem.cluster.datacenters[dc].gpu.name for dc in route)
     hops = (problem.hops[pair] for pair in itertools.pairwise(route))
-    return gpus, tuple(split), tuple((link.transfer, link.latency) for link in hops)
+    lans = (problem.lans[dc] for dc in route)
+    return gpus, tuple(split), tuple((link.transfer, link.latency) for link in (*lans, *hops))
 
 
 def first_sizes(job: Job) -> tuple[int, ...]:
@@ -151,6 +154,7 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
         job=job,
         usable=usable,
         hops=hops,
+        lans=tuple(lan_ms(request, job, dc) for dc in cluster.datacenters),
         egress_price=prices,
         times={name: _stage_times(request, job, gpu) for name, gpu in types.items()},
         twins=_twins(cluster, usable, hops, prices),
@@ -201,7 +205,8 @@ def _twins(
     alike: dict[object, list[int]] = {}
     for i in usable:
         dc = cluster.datacenters[i]
-        same = alike.setdefault((dc.gpus, dc.gpu.name, dc.price_per_gpu_hour, dc.intra_bytes_per_s), [])
+        network = dc.intra_bytes_per_s, dc.intra_latency_s
+        same = alike.setdefault((dc.gpus, dc.gpu.name, dc.price_per_gpu_hour, network), [])
         twin = next((j for j in same if _same_links(links[i], links[j], i, j)), i)
         first[i] = twin
         if twin == i:
