@@ -49,6 +49,7 @@ def plan_search(
     began = time.perf_counter()
     problems, left_out = _problems(request)
     search = _Search(problems, budget_s, cancelled, report)
+    search.try_single_pipelines()
     search.run()
     search.try_other_sizes()
     search.try_longer_routes()
@@ -100,6 +101,20 @@ class _Search:
         self.best_space = self.spaces[0]
         self.looked_at: list[Ahead] = []
         self.stopped_by: StoppedBy = "proven"
+
+    def try_single_pipelines(self) -> None:
+        """Times the most promising candidate in cells of one pipeline.
+
+        Bounds on cells that share links are far below their times, so a budget may end before anything else
+        is tried. This option is near its bound, and rules many of them out.
+        """
+        alone = [space for space in self.spaces if space.problem.job.cell_pipelines == 1]
+        head = min(_numbers_ahead(alone), default=None)
+        if head is not None:
+            space = self.spaces[head.space]
+            candidates = space.candidates_of(head.dp_cells)
+            if candidates:
+                self._time(space, min(candidates), self.budget_s)
 
     def run(self) -> None:
         """Times candidates, most promising first; ends when no bound beats the best option."""
