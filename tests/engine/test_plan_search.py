@@ -461,6 +461,31 @@ def test_pipelines_take_turns_only_where_the_network_inside_is_faster() -> None:
     assert policy(1.0) != "atlas"
 
 
+def test_c_is_not_rounded_before_its_cells_are_timed() -> None:
+    """At C = 5.4 cells of six are better than of five. So many GPUs that a budget ends before all sizes."""
+    job = {
+        "partitions": 4,
+        "microbatches": 2,
+        "forward_ms": 10,
+        "recompute_ms": 10,
+        "backward_ms": 20,
+        "comm_to_compute": 5.4,
+    }
+    data = document([4000] * 4, [(a, a + 1, 0.0, 5.0) for a in range(3)], job, allreduce=False)
+    data |= {"max_dp_cells": None}
+    result = answer_of(data)
+    assert result.search is not None
+    assert result.search.stopped_by == "sampled"
+    request = parse(PlanRequest, data)
+    split = tuple(Partition(dc=f"dc{dc}", stages=1) for dc in range(4))
+    rates = {}
+    for size in range(1, 7):
+        option = Option(dp_cells=1, pipelines=size, policy="atlas", partitions=split)
+        rates[size] = 4000 // size * size / simulate(scenario_of(request, option)).makespan * 1e3
+    assert max(rates, key=rates.__getitem__) == 6
+    assert score(result) >= rates[6] * (1 - 1e-9)
+
+
 def test_memory_is_in_the_bound() -> None:
     """With room for two of 60 microbatches a pipeline is filled 30 times, and the bound knows it."""
     job = {"partitions": 4, "microbatches": 60, "model": SHAPE, "mfu": 0.02}

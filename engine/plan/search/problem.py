@@ -1,6 +1,7 @@
 """A plan request as the search sees it: data centres by index, stage times by GPU type, hops by pair."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -95,11 +96,15 @@ def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Sh
 
 
 def first_sizes(job: Job) -> tuple[int, ...]:
-    """Pipelines in a DP-cell to try first: C's number for the slowest listed link, and a few small ones.
+    """Pipelines in a DP-cell to try first: the whole numbers next to C, and a few small ones.
 
-    The small ones keep cells small if the slow link is not used.
+    C is of the slowest listed link. With fewer than C pipelines a transfer is longer than a forward pass,
+    with more the link has idle turns. Only their schedules say which costs less. The small ones keep cells
+    small if the slow link is not used.
     """
-    return tuple(dict.fromkeys([replace(job, cell=None).cell_pipelines, *SMALL_CELLS]))
+    next_to_c = math.floor(job.comm_to_compute), math.ceil(job.comm_to_compute)
+    nearest = replace(job, cell=None).cell_pipelines
+    return tuple(dict.fromkeys([nearest, *(size for size in next_to_c if size), *SMALL_CELLS]))
 
 
 def other_sizes(problem: Problem) -> tuple[int, ...]:
