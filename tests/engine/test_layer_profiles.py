@@ -86,6 +86,7 @@ def test_a_plan_over_two_types_of_gpu_takes_the_sums_of_each_stage() -> None:
         "policy": "1f1b",
         "times": {"forward": [1e3 * s for s in sums(0)], "backward": [1e3 * s for s in sums(1)]},
         "wan": {"latency": 3, "transfer": transfer_ms},
+        "lan": {"latency": 0, "transfer": transfer_ms * 8 / 100},  # 100 Gbit/s by default
     }
     assert best.pp_time_ms == pytest.approx(simulate(parse(Scenario, scenario)).makespan)
     assert best.allreduce_ms == 0
@@ -120,9 +121,11 @@ def test_doubling_every_time_doubles_the_plan_but_for_what_is_sent() -> None:
             for name, seconds in layers.items():
                 layers[name] = [2 * s for s in seconds]
     document["links"][0] |= {"latency_ms": 0, "bandwidth_gbps": 1e9}
+    document["datacenters"][0]["intra_gbps"] = 1e9
     twice = plan(parse(PlanRequest, document)).options[0]
     document = request()
     document["links"][0] |= {"latency_ms": 0, "bandwidth_gbps": 1e9}
+    document["datacenters"][0]["intra_gbps"] = 1e9
     once = plan(parse(PlanRequest, document)).options[0]
     assert once.iteration_ms is not None
     assert twice.iteration_ms == pytest.approx(2 * once.iteration_ms, rel=1e-6)

@@ -8,7 +8,7 @@ import pytest
 from tests.golden.answers import ANSWERS, cases, recorded
 
 # Of the file of recorded answers: whoever records them again says so here too.
-SHA256 = "6336f3001a389bb87b8289844c1df807c459c859c090fb12251886b5589a3209"
+SHA256 = "194aa2ffb36852b934f0226741d59a599c83b5db697c33cd28495b6fa0f459b3"
 RECORDED = json.loads(ANSWERS.read_text())
 CASES = dict(cases())
 

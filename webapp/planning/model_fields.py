@@ -14,7 +14,8 @@ from engine.model.hugging_face import read_config
 from engine.model.presets import PRESETS, preset
 from engine.model.transformer import Transformer
 from engine.plan.job import shape_of
-from engine.plan.request import LONGEST, ModelInput
+from engine.plan.request import ModelInput
+from webapp.common.document_fields import document_field
 
 CONFIG = "config"  # the choice that is no preset
 MOST_CONFIG_BYTES = 128 << 10
@@ -38,10 +39,10 @@ class ModelFields(forms.Form):
         label="Config",
         help_text="The text of a config.json. A file that is chosen replaces it.",
     )
-    model_seq = forms.IntegerField(
+    model_seq = document_field(
+        ModelInput,
+        "seq",
         label="Sequence length, tokens",
-        min_value=1,
-        max_value=LONGEST,
         required=False,
         help_text="Leave empty for the longest that the config allows.",
     )
