@@ -9,7 +9,8 @@ import click
 
 from engine.commands.model_files import read_model
 from engine.commands.tables import number, render
-from engine.inputs import parse
+from engine.errors import InputError
+from engine.inputs import nearest, parse
 from engine.model.description import DTYPE_BYTES, ModelFigures, figures_of
 from engine.model.hugging_face import read_config
 from engine.model.presets import PRESETS
@@ -37,7 +38,9 @@ def command(file: str, dtype: str, as_json: bool) -> None:
 
 
 def _figures(file: str, dtype: str) -> ModelFigures:
-    if file in PRESETS and not Path(file).exists():
+    if file != "-" and not Path(file).exists():
+        if file not in PRESETS:
+            raise InputError("FILE", file, "no such file, nor a preset: " + nearest(file, PRESETS))
         return figures_of(PRESETS[file], dtype, f"preset {file}")
     document: Any = read_model(file)
     if isinstance(document, dict) and "model_type" in document:
