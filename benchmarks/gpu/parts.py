@@ -25,15 +25,15 @@ class Part:
 PARTS: dict[str, Part] = {
     "machine": Part(run=machine.machine, seconds=30),
     "policies": Part(run=runs.policies, seconds=200, timed=False),
-    "recovery": Part(run=runs.recovery, seconds=200, timed=False),
     "checkpoints": Part(run=runs.checkpoints, seconds=200, timed=False),
     "activations": Part(run=runs.activations, seconds=200, timed=False),
+    "memory": Part(run=runs.memory, seconds=200, timed=False),
     "layers": Part(run=layers.layers, seconds=60),
     "sold": Part(run=prompts.sold, seconds=120),
     "overhead": Part(run=runs.overhead, seconds=80),
+    "recovery": Part(run=runs.recovery, seconds=60),
     "swap": Part(run=swapping.swap, seconds=100),
     "prefill": Part(run=prompts.latency, seconds=60),
-    "memory": Part(run=runs.memory, seconds=90),
     "overlap": Part(run=machine.overlap, seconds=30),
     "blocks": Part(run=layers.blocks, seconds=70),
 }
