@@ -17,6 +17,7 @@ from engine.model.hugging_face import HuggingFaceModel
 from engine.model.kernels import How, Pass
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.model.transformer import Experts, Transformer
+from engine.plan.job import shape_of
 from engine.plan.own_gpu import LEAST_RATE, GpuInput
 from engine.plan.request import ModelInput, kind_of_model
 
@@ -57,20 +58,8 @@ class ShapeInput(ModelInput):
 
     def shape(self) -> Transformer:
         """It as the engine counts it."""
-        kv_heads = self.kv_heads or self.heads
-        ffn = self.ffn or 4 * self.hidden
-        looks_like_llama = ffn != 4 * self.hidden or kv_heads < self.heads
-        return Transformer(
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            kv_heads=kv_heads,
-            ffn=ffn,
-            vocab=self.vocab,
-            seq=self.seq,
-            family=self.family or ("llama" if looks_like_llama else "gpt"),
-            moe=None if self.moe is None else Experts(**self.moe.model_dump()),
-        )
+        moe = None if self.moe is None else Experts(**self.moe.model_dump())
+        return replace(shape_of(self), moe=moe)
 
 
 class EfficiencyInput(Document):
@@ -170,9 +159,9 @@ class NetworkRequest(Document):
 
     Beyond docs/dev/contracts.md: `moe` may be given with a preset; `micro_batch: null` enumerates it;
     `sequence_parallel` (with full recomputation not, else yes, as the published runs); `attention` standard
-    or fused (by family: llama fused); `shard_optimizer` (ZeRO 1); `leave_idle`: also consider strategies
-    that leave GPUs idle (else only where no other fits); `module`: GPUs that optical switches replace
-    together in a large HB domain.
+    or fused (by default fused, unless the model has dropout); `shard_optimizer` (ZeRO 1); `leave_idle`: also
+    consider strategies that leave GPUs idle (else only where no other fits); `module`: GPUs that optical
+    switches replace together in a large HB domain.
     """
 
     gpus: Count = Field(le=MOST_GPUS)
