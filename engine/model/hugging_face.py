@@ -1,6 +1,6 @@
 """Models as Hugging Face describes them: a config.json becomes a shape.
 
-A new family is one file in engine/model/families and one line here.
+A new family is one file in engine/model/families, imported here and named in `FILES`.
 """
 
 from collections.abc import Mapping

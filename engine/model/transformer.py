@@ -181,8 +181,8 @@ class Transformer:
 
     @property
     def attention_products(self) -> tuple[tuple[int, int, int, int], ...]:
-        """The products around one block's attention: width in, width out, and by how many of the tensor
-        parallel GPUs each is divided: 1 where the width is divided, else 0.
+        """The products around one block's attention, in order: width in, width out, and for each of the two
+        widths 1 if tensor parallelism divides it, else 0.
         """
         latent, hidden = self.latent, self.hidden
         if latent is None:
