@@ -18,6 +18,8 @@ from typing import IO, Any
 import engine
 from webapp.computations.wires import BEAT_S, Wires
 
+LAST_READ_S = 10.0  # for what a process that was killed had written
+
 
 def json_lines(
     module: str, arguments: Sequence[str], wires: Wires, *, folder: Path | None = None
@@ -43,22 +45,24 @@ def json_lines(
         ) as process,
     ):
         assert process.stdout is not None
+        read: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        reader = threading.Thread(target=_read, args=(process.stdout, read), daemon=True)
+        reader.start()
         try:
-            for line in _lines(process.stdout, wires):
+            for line in _lines(read, wires):
                 yield json.loads(line)
             if not (wires.stopped or wires.ending()):
                 process.wait()  # it ends by itself
         finally:
             process.kill()
+            reader.join(LAST_READ_S)  # its file is closed next
         if process.wait() > 0:
             errors.seek(0)
             raise RuntimeError(errors.read()[-2000:])
 
 
-def _lines(output: IO[str], wires: Wires) -> Iterator[str]:
-    """Its lines; ends early where the computation is to stop."""
-    read: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(output, read), daemon=True).start()
+def _lines(read: queue.SimpleQueue[str | None], wires: Wires) -> Iterator[str]:
+    """The lines that were read; ends early where the computation is to stop."""
     while (line := _next(read)) is not None:
         if line:
             yield line
