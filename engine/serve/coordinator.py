@@ -43,8 +43,7 @@ from engine.serve.prefill_wire import (
 )
 
 LEAD_MS = 25.0  # before its begin a chunk goes to its rank
-LEASE_S = 10.0  # of a cache beyond its planned end
-HAND_OVER_LEASE_S = 30.0  # for a tenant's own decoder
+LEASE_S = 30.0  # of a cache beyond its planned end: a busy machine's decoder fetches late
 NOT_YET_MS = 1000.0
 NO_ROOM_MS = 50.0
 WAIT_MS = 5.0
@@ -384,7 +383,7 @@ class PrefillCoordinator:
             until_s=self._origin_s + until_ms / 1e3,
             sampling=progress.request.sampling if final and last else None,
             keep=final and progress.keeps,
-            lease_s=left_s + (HAND_OVER_LEASE_S if progress.request.hand_over else LEASE_S),
+            lease_s=left_s + LEASE_S,
         )
         self._send_to(gpu, message)
 

@@ -4,8 +4,8 @@ A child of the coordinator, joined to it by a socket; JSON lines. In: {decode, p
 and {stop}. Out: {request, token}, {request, end: stop | length}, {request, failed}. All answers that are
 under way get a token in turn, so that none waits for another. It never sees a prompt.
 
-The model is loaded on the first request: a coordinator that nobody asks holds none. Caches are fetched
-meanwhile, as their leases do not wait.
+The model is loaded once the first request's cache is here: a coordinator that nobody asks holds none. Caches
+of other requests are fetched meanwhile, as their leases do not wait.
 """
 
 import contextlib
@@ -106,9 +106,6 @@ class _Decoder:
             self.under_way.pop(message["stop"], None)
             return
         request = message["decode"]
-        if self.loading is None:
-            self.loading = threading.Thread(target=self._load, name="load", daemon=True)
-            self.loading.start()
         try:
             cache = self.worker.fetch(KvTransferParams.model_validate(message["params"]))
         except Exception as error:
@@ -118,6 +115,10 @@ class _Decoder:
         self.under_way[request] = self.worker.stream(
             cache, message["token"], most=message["most"], sampling=sampling
         )
+        # After the fetch: the import of transformers keeps the interpreter from it for seconds.
+        if self.loading is None:
+            self.loading = threading.Thread(target=self._load, name="load", daemon=True)
+            self.loading.start()
 
     def _step(self, request: str) -> None:
         try:
