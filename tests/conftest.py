@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,31 +88,34 @@ def _set_up_django(var: Path, database_url: str, valkey_url: str) -> None:
 
 
 # One running demo; one run that prefills, and with it all that compares with transformers, whose import takes
-# seconds of each process; then fixtures of a module that take seconds and would be made by each worker.
+# seconds of each process.
 TOGETHER = (
     ("tests/demo/test_browser", "tests/demo/test_journey.py", "tests/demo/test_pages_axe.py"),
-    ("tests/demo/test_timeline_scripts.py",),
     (
         "tests/runtime/prefill/",
         "tests/runtime/test_export.py",
         "tests/site/test_completions.py",
         "tests/fake_cuda/test_prefill.py",
     ),
-    ("tests/runtime/test_tensor_parallel.py::test_ranks_of_a_stage_compute_what_one_does",),
-    ("tests/runtime/test_transport_tls.py",),
-    ("tests/engine/test_bare_install.py",),
-    ("tests/docker/test_collect_static.py",),
-    ("tests/servers/test_acl.py",),
 )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests that share one costly start go to one worker together; others go to any."""
+    """Tests that share one costly start go to one worker together; others go to any.
+
+    A fixture of a module would be made again by each worker, and after each test of another module.
+    """
     from xdist.scheduler import LoadScopeScheduling
+
+    @cache
+    def has_a_fixture(file: str) -> bool:
+        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((group[0] for group in TOGETHER if nodeid.startswith(group)), nodeid)
+            file = nodeid.partition("::")[0]
+            alone = file if has_a_fixture(file) else nodeid
+            return next((group[0] for group in TOGETHER if nodeid.startswith(group)), alone)
 
     return Together(config, log)
 

@@ -1,9 +1,11 @@
-"""A small profiled pipeline of torch.distributed.pipelining over gloo; it writes down when it works.
+"""Small profiled pipelines of torch.distributed.pipelining over gloo; they write down when they work.
 
-Run: python -m tests.runtime.profiled_pipeline SCHEDULE RANK WORLD RENDEZVOUS FOLDER
+Run: python -m tests.runtime.profiled_pipeline FOLDER. The ranks of each case are forks of it, which need not
+import torch again; their files are in FOLDER/SCHEDULE-RANKS.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +16,9 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from tests.runtime.tp_ranks import reap
+
+CASES = [("gpipe", 2), ("1f1b", 2), ("1f1b", 4), ("interleaved", 2)]
 FORWARD_S, BACKWARD_S = 0.03, 0.06
 MICROBATCHES, STEPS, WARM = 4, 2, 2
 
@@ -65,10 +70,12 @@ def pipeline(kind: str, rank: int, world: int) -> Any:
     return {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](stage, MICROBATCHES, loss_fn=loss)
 
 
-def main(kind: str, rank: int, world: int, rendezvous: str, folder: Path) -> None:
+def be_rank(kind: str, rank: int, world: int, folder: Path) -> None:
     """Train some steps, of which the last are profiled."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=world
+    )
     stages = pipeline(kind, rank, world)
     inputs = (torch.randn(8, 8),) if rank == 0 else ()
     target = {"target": torch.randn(8, 8)} if rank == world - 1 else {}
@@ -89,5 +96,25 @@ def main(kind: str, rank: int, world: int, rendezvous: str, folder: Path) -> Non
     dist.destroy_process_group()
 
 
+def fork(kind: str, world: int, folder: Path) -> None:
+    """Run one case. Raises RuntimeError where a rank fails."""
+    folder.mkdir()
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                be_rank(kind, rank, world, folder)
+                code = 0
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+            os._exit(code)
+        children.append(child)
+    reap(children)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
+    for case in CASES:
+        fork(*case, Path(sys.argv[1]) / f"{case[0]}-{case[1]}")

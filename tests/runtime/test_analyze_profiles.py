@@ -13,29 +13,25 @@ import pytest
 from engine.analyze.formats import load
 from engine.analyze.result import analyze
 from engine.errors import InputError
-from tests.runtime.profiled_pipeline import BACKWARD_S, FORWARD_S, MICROBATCHES, STEPS
+from tests.runtime.profiled_pipeline import BACKWARD_S, CASES, FORWARD_S, MICROBATCHES, STEPS
 
 LIMIT_S = 240
-CASES = [("gpipe", 2), ("1f1b", 2), ("1f1b", 4), ("interleaved", 2)]
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profiles of all cases, each in a folder of its name."""
+    folder = tmp_path_factory.mktemp("profiles")
+    line = [sys.executable, "-m", "tests.runtime.profiled_pipeline", str(folder)]
+    subprocess.run(line, stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
+    return folder
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def recorded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, int, Path]:
+def recorded(request: pytest.FixtureRequest, profiles: Path) -> tuple[str, int, Path]:
     """Schedule, ranks, and the folder with their profiles and what they wrote down."""
     kind, world = request.param
-    folder = tmp_path_factory.mktemp("profiles")
-    line = [sys.executable, "-m", "tests.runtime.profiled_pipeline", kind]
-    rest = [str(world), str(folder / "rendezvous"), str(folder)]
-    ranks = [subprocess.Popen([*line, str(rank), *rest], stdout=subprocess.DEVNULL) for rank in range(world)]
-    try:
-        assert [rank.wait(LIMIT_S) for rank in ranks] == [0] * world
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return kind, world, folder
+    return kind, world, profiles / f"{kind}-{world}"
 
 
 @pytest.fixture(scope="module")
