@@ -65,7 +65,8 @@ def _write(result: PlanResult, out: Path) -> None:
 def _flat(option: Option) -> dict[str, Any]:
     """The option with a text where it has more than one value: east 4, mid 2."""
     parts = {"partitions": {part.dc: part.stages for part in option.partitions}}
-    return {name: _text(value) for name, value in (option.as_dict() | parts).items()}
+    memory = {"memory_per_stage": [use.total_bytes for use in option.memory_per_stage or ()]}
+    return {name: _text(value) for name, value in (option.as_dict() | parts | memory).items()}
 
 
 def _text(value: Any) -> Any:

@@ -11,17 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible, InputError
 from engine.plan import choose, cost
 from engine.plan.cell import cell_scenario, gpus_of_stages
-from engine.plan.held import held_bytes
+from engine.plan.held import memory_per_stage
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import MOST_OPTIONS, PlanRequest
-from engine.plan.result import Option, Partition, PlanResult
+from engine.plan.result import MemoryUse, Option, Partition, PlanResult
 from engine.simulate import simulate
 
 Partitions = tuple[Partition, ...]
@@ -149,12 +146,12 @@ def _placed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of one simulated cell. `held_bytes`: the most on one GPU of each stage; None: unknown."""
+    """Figures of one simulated cell. `memory`: of each stage; None: unknown."""
 
     makespan_ms: float
     lower_bound_ms: float
     utilization: float
-    held_bytes: NDArray[np.float64] | None
+    memory: tuple[MemoryUse, ...] | None
 
 
 def _simulated(
@@ -193,7 +190,9 @@ def _figures(
         makespan_ms=result.timeline.makespan,
         lower_bound_ms=result.lower_bound,
         utilization=result.timeline.utilization(),
-        held_bytes=held_bytes(job.stages.memory, result.timeline.schedule),
+        memory=memory_per_stage(
+            job.stages.memory, gpus_of_stages(cluster, partitions), result.timeline.schedule
+        ),
     )
 
 
@@ -220,9 +219,9 @@ def timed_option(
     if request.allreduce:
         bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
         allreduce_ms = 1e3 * job.all_reduce_s(option.pipelines, bandwidth)
+    placed = job.profiles(gpus_of_stages(cluster, option.partitions))
     update_ms = None
     if request.job.layer_profiles is not None:
-        placed = job.profiles(gpus_of_stages(cluster, option.partitions))
         update_ms = 1e3 * max(stage.update_s for stage in placed)
     iteration_ms = figures.makespan_ms + allreduce_ms + (update_ms or 0.0)
     throughput = option.pipelines / (iteration_ms / 1e3)
@@ -232,7 +231,9 @@ def timed_option(
         feasible=True,
         pp_time_ms=figures.makespan_ms,
         lower_bound_ms=figures.lower_bound_ms,
-        memory_gb_per_gpu=_memory_gb(option, figures.held_bytes),
+        memory_gb_per_gpu=_memory_gb(option, figures.memory),
+        layers_per_stage=tuple(stage.layers for stage in placed) if job.is_modelled else None,
+        memory_per_stage=figures.memory,
         utilization=figures.utilization,
         allreduce_ms=allreduce_ms,
         update_ms=update_ms,
@@ -242,12 +243,12 @@ def timed_option(
     )
 
 
-def _memory_gb(option: Option, held_bytes: NDArray[np.float64] | None) -> dict[str, float] | None:
-    if held_bytes is None:
+def _memory_gb(option: Option, memory: tuple[MemoryUse, ...] | None) -> dict[str, float] | None:
+    if memory is None:
         return None
     ends = list(itertools.accumulate((part.stages for part in option.partitions), initial=0))
     return {
-        part.dc: float(held_bytes[start:end].max()) / 1e9
+        part.dc: max(use.total_bytes for use in memory[start:end]) / 1e9
         for part, (start, end) in zip(option.partitions, itertools.pairwise(ends), strict=True)
     }
 

@@ -1,11 +1,33 @@
 """The most memory that the GPUs of each stage need while they follow a schedule."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.cluster.gpus import Gpu
 from engine.model.memory import StageMemory
+from engine.plan.result import MemoryUse
 from engine.schedule import OpKind, Schedule
 from engine.schedule.ir import NO_OP
+
+
+def memory_per_stage(
+    memory: tuple[StageMemory, ...] | None, gpus: Sequence[Gpu], schedule: Schedule
+) -> tuple[MemoryUse, ...] | None:
+    """`held_bytes` by part, stage i on `gpus[i]`; None if `memory` is."""
+    held = held_bytes(memory, schedule)
+    if memory is None or held is None:
+        return None
+    return tuple(
+        MemoryUse(
+            gpu_bytes=round(gpu.memory_bytes),
+            state_bytes=round(stage.state_bytes),
+            activation_bytes=round(total_bytes - stage.always_bytes),
+            serving_bytes=round(stage.serving_bytes),
+        )
+        for stage, gpu, total_bytes in zip(memory, gpus, held.tolist(), strict=True)
+    )
 
 
 def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> NDArray[np.float64] | None:

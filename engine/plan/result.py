@@ -1,7 +1,10 @@
 """The answer to a plan request: one option per number of DP-cells, and the best. Units are in the names."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+# Stages whose memory an answer lists, of all its options together: the best first, then the front.
+MOST_STAGES_LISTED = 20_000
 
 StoppedBy = Literal["proven", "candidates", "sampled", "budget", "cancelled"]
 
@@ -12,6 +15,25 @@ class Partition:
 
     dc: str
     stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """The most bytes on one GPU of a stage, by part, and the bytes that the GPU has.
+
+    state_bytes : weights, gradients and the optimizer's state, always.
+    activation_bytes : microbatches under way, the backward pass under way, and what libraries take.
+    serving_bytes : reserved for prefill.
+    """
+
+    gpu_bytes: int
+    state_bytes: int
+    activation_bytes: int
+    serving_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.state_bytes + self.activation_bytes + self.serving_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +49,7 @@ class Option:
     tp, micro_batch : GPUs of a stage, sequences of a microbatch.
     memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
         gives times.
+    layers_per_stage, memory_per_stage : of each stage in pipeline order; None if the job gives times.
     gpus_idle : unused GPUs in each allowed data centre; without zeros.
     refining : timed with fast policies only; `refine` has still to try better ones on it.
     schedule : the orders from `refine`, as text; None if `policy` determines them.
@@ -43,6 +66,8 @@ class Option:
     gpus_used: dict[str, int] = field(default_factory=dict)
     gpus_idle: dict[str, int] = field(default_factory=dict)
     memory_gb_per_gpu: dict[str, float] | None = None
+    layers_per_stage: tuple[int, ...] | None = None
+    memory_per_stage: tuple[MemoryUse, ...] | None = None
     pp_time_ms: float | None = None
     lower_bound_ms: float | None = None
     utilization: float | None = None
@@ -80,6 +105,10 @@ class Option:
         if self.update_ms is None:
             del values["update_ms"]
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
+        if self.layers_per_stage is not None:
+            values["layers_per_stage"] = list(self.layers_per_stage)
+        if self.memory_per_stage is not None:
+            values["memory_per_stage"] = [asdict(use) for use in self.memory_per_stage]
         derived = {"order": list(self.order), "gpu_hours": self.gpu_hours, "bound_ms": self.bound_ms}
         return values | derived | {"partitions": partitions}
 
@@ -164,7 +193,7 @@ class PlanResult:
         values: dict[str, Any] = {"feasible": self.feasible}
         values |= {name: getattr(self, name) for name in self.__slots__}
         values["order"] = list(self.order)
-        values["options"] = [option.as_dict() for option in self.options]
+        values["options"] = [option.as_dict() for option in self._options_listed()]
         values["pareto"] = list(self.pareto)
         values["excluded"] = [asdict(dc) for dc in self.excluded]
         values["left_out"] = [asdict(layout) for layout in self.left_out]
@@ -173,3 +202,13 @@ class PlanResult:
         if not self.symmetrised:
             del values["symmetrised"]
         return values
+
+    def _options_listed(self) -> list[Option]:
+        """The options; beyond MOST_STAGES_LISTED stages in all without the memory of each stage."""
+        first = [] if self.best is None else [self.best]
+        options, listed = list(self.options), 0
+        for i in dict.fromkeys([*first, *self.pareto, *range(len(options))]):
+            listed += len(options[i].memory_per_stage or ())
+            if listed > MOST_STAGES_LISTED and i != self.best:
+                options[i] = replace(options[i], memory_per_stage=None)
+        return options

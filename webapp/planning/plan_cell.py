@@ -9,7 +9,7 @@ from engine.job.codes import code_of, in_seconds
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
-from engine.plan.result import Option, Partition
+from engine.plan.result import MemoryUse, Option, Partition
 from engine.simulate import SimulationResult
 from webapp.common.figures import Column, Figures
 
@@ -71,7 +71,11 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
 def engine_option(option: dict[str, Any]) -> Option:
     """An option as kept, as the engine's own."""
     values = {name: option[name] for name in Option.__slots__ if name in option}
-    return Option(**{**values, "partitions": tuple(Partition(**part) for part in option["partitions"])})
+    values["partitions"] = tuple(Partition(**part) for part in option["partitions"])
+    for name, read in (("layers_per_stage", int), ("memory_per_stage", lambda use: MemoryUse(**use))):
+        if values.get(name) is not None:
+            values[name] = tuple(map(read, values[name]))
+    return Option(**values)
 
 
 def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -> Figures:

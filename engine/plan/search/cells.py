@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import Infeasible
-from engine.plan.cell import cell_scenario
-from engine.plan.held import held_bytes
+from engine.plan.cell import cell_scenario, gpus_of_stages
+from engine.plan.held import memory_per_stage
 from engine.plan.request import KINDS
-from engine.plan.search.problem import Floats, Problem, Shape, shape_of
+from engine.plan.result import MemoryUse
+from engine.plan.search.problem import Problem, Shape, shape_of
 from engine.plan.search.slower import slower_orders
 from engine.schedule import Schedule, build
 from engine.schedule.scenario import Scenario
@@ -31,7 +32,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCell:
-    """The fastest cell: milliseconds, utilization, and the most bytes on a GPU of each stage.
+    """The fastest cell: milliseconds, utilization, and the memory of each stage.
 
     schedule : its orders as text, if the policy built them for slower links.
     """
@@ -39,7 +40,7 @@ class TimedCell:
     policy: str
     makespan_ms: float
     utilization: float
-    held_bytes: Floats | None = None
+    memory: tuple[MemoryUse, ...] | None = None
     schedule: str | None = None
 
 
@@ -148,7 +149,7 @@ class Cells:
                 break
         if best is None:
             return cell
-        return replace(self._timed(scenario, best), schedule=str(best))
+        return replace(self._timed(scenario, best, route, split), schedule=str(best))
 
     def _order_s(self) -> float:
         """Approximate cost of building and timing one more order."""
@@ -159,18 +160,23 @@ class Cells:
         if isinstance(scenario, Infeasible):
             return scenario
         built = build(scenario)
-        return built if isinstance(built, Infeasible) else self._timed(scenario, built.schedule)
+        if isinstance(built, Infeasible):
+            return built
+        return self._timed(scenario, built.schedule, route, split)
 
     def _scenario(self, policy: str, route: Sequence[int], split: Sequence[int]) -> Scenario | Infeasible:
         problem = self.problem
         partitions = problem.partitions(route, split)
         return cell_scenario(problem.request, problem.cluster, problem.job, partitions, policy=policy)
 
-    def _timed(self, scenario: Scenario, schedule: Schedule) -> TimedCell:
-        timeline = time_schedule(scenario, schedule)
+    def _timed(
+        self, scenario: Scenario, schedule: Schedule, route: Sequence[int], split: Sequence[int]
+    ) -> TimedCell:
+        problem, timeline = self.problem, time_schedule(scenario, schedule)
+        gpus = gpus_of_stages(problem.cluster, problem.partitions(route, split))
         return TimedCell(
             policy=scenario.policy,
             makespan_ms=timeline.makespan,
             utilization=timeline.utilization(),
-            held_bytes=held_bytes(self.problem.job.stages.memory, schedule),
+            memory=memory_per_stage(problem.job.stages.memory, gpus, schedule),
         )

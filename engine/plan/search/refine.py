@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible
 from engine.plan import choose, cost
-from engine.plan.cell import cell_scenario, placed_job
+from engine.plan.cell import cell_scenario, gpus_of_stages, placed_job
 from engine.plan.dc_selection import Figures, timed_option
-from engine.plan.held import held_bytes
+from engine.plan.held import memory_per_stage
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
 from engine.plan.result import Excluded, Option, PlanResult
@@ -184,7 +184,7 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
         makespan_ms=timed.timeline.makespan,
         lower_bound_ms=min(timed.lower_bound, timed.timeline.makespan),
         utilization=timed.timeline.utilization(),
-        held_bytes=held_bytes(job.stages.memory, schedule),
+        memory=memory_per_stage(job.stages.memory, gpus_of_stages(cluster, option.partitions), schedule),
     )
     return _figured(request, cluster, job, faster, figures)
 
@@ -196,7 +196,7 @@ def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -
         makespan_ms=option.lower_bound_ms,
         lower_bound_ms=option.lower_bound_ms,
         utilization=1.0,
-        held_bytes=None,
+        memory=None,
     )
     return _figured(request, cluster, job, option, figures)
 

@@ -172,7 +172,7 @@ class Space:
             makespan_ms=cell.makespan_ms,
             lower_bound_ms=any_ms,
             utilization=cell.utilization,
-            held_bytes=cell.held_bytes,
+            memory=cell.memory,
         )
         option = replace(option, policy=cell.policy, schedule=cell.schedule)
         timed = timed_option(problem.request, problem.cluster, problem.job, option, figures)
