@@ -90,6 +90,8 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     yield from _options(request, result)
     yield ""
     yield _verdict(result)
+    if request.job.layers_per_stage != "even" and result.best is not None:
+        yield f"layers per stage: {_text(result.options[result.best].layers_per_stage)}"
     if result.search:
         yield f"search: {_COMPLETE[result.search.stopped_by]}"
     for a, b in result.symmetrised:

@@ -1,5 +1,6 @@
 """Stage profiles: compute time and memory of each stage of a pipeline, from FLOPs and MFU."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.cluster.gpus import Gpu
@@ -55,9 +56,14 @@ def layers_per_stage(model: Transformer, stages: int) -> tuple[int, ...]:
     return tuple(each + (stage < over) for stage in range(stages))
 
 
-def stage_profiles(model: Transformer, compute: Compute, gpus: tuple[Gpu, ...]) -> tuple[StageProfile, ...]:
-    """The profile of each stage, stage i on `gpus[i]`: embedding on the first, output matrix on the last."""
-    blocks = layers_per_stage(model, len(gpus))
+def stage_profiles(
+    model: Transformer, compute: Compute, gpus: tuple[Gpu, ...], blocks: Sequence[int] | None = None
+) -> tuple[StageProfile, ...]:
+    """The profile of each stage, stage i on `gpus[i]`: embedding on the first, output matrix on the last.
+
+    blocks : of each stage; by default as even as possible.
+    """
+    blocks = blocks or layers_per_stage(model, len(gpus))
     return tuple(_stage(model, compute, gpus, stage, layers) for stage, layers in enumerate(blocks))
 
 

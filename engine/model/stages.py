@@ -44,20 +44,28 @@ class MeasuredProfile(Document):
 
 
 def roofline_profiles(
-    model: Transformer, how: How, machines: Sequence[Machine], *, tp: int, micro_batch: int, dp: int = 1
+    model: Transformer,
+    how: How,
+    machines: Sequence[Machine],
+    *,
+    tp: int,
+    micro_batch: int,
+    dp: int = 1,
+    blocks: Sequence[int] | None = None,
 ) -> tuple[StageProfile, ...]:
     """The profile of each stage of a pipeline, stage i on `machines[i]`.
 
     Parameters
     ----------
     tp : GPUs of one stage; dp : replicas, over which experts are spread.
+    blocks : of each stage; by default as even as possible.
 
     Raises
     ------
     InputError
         More stages than layers.
     """
-    blocks = layers_per_stage(model, len(machines))
+    blocks = blocks or layers_per_stage(model, len(machines))
     layout = Strategies(tp=tp, pp=len(machines), dp=dp, interleave=1, micro_batch=micro_batch)
     alike: dict[tuple[Machine, _Share], StageProfile] = {}
     shares = _shares(model, blocks)

@@ -49,7 +49,9 @@ def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:
     """The cluster, and the job laid out as in `option`, which must place every stage."""
     cluster = cluster_of(request)
     stages = sum(part.stages for part in option.partitions)
-    layout = Layout(partitions=stages, tp=option.tp, micro_batch=option.micro_batch)
+    given = request.job.layouts[0].layers  # or those that this option was given
+    layers = option.layers_per_stage if request.job.layers_per_stage == "balanced" else given
+    layout = Layout(partitions=stages, tp=option.tp, micro_batch=option.micro_batch, layers=layers)
     job = job_of(request, cluster, layout)
     return cluster, replace(job, cell=option.pipelines // option.dp_cells)
 
@@ -77,6 +79,8 @@ def cell_scenario(
         gpus = gpus_of_stages(cluster, partitions)
         room = job.stages.room(gpus, job.microbatches)
         if isinstance(room, Infeasible):
+            if request.job.layers_per_stage == "balanced":
+                return replace(room, reason=f"{room.reason}; no other spread of the layers fits either")
             return room
         _refuse_too_large(job)
         lan = _lan(request, cluster, job, partitions)

@@ -57,6 +57,12 @@ def best(options: Sequence[Option], objective: Objective) -> int | None:
     return chosen
 
 
+def best_of(options: Sequence[Option], objective: Objective) -> Option:
+    """The best feasible option, else the last one."""
+    index = best(options, objective)
+    return options[-1 if index is None else index]
+
+
 def pareto(options: Sequence[Option]) -> tuple[int, ...]:
     """Indexes of the feasible options: no other is at least as good in time and cost, and better in one."""
     points = [(o.iteration_ms, o.cost_per_iteration, i) for i, o in enumerate(options) if o.feasible]

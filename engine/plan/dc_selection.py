@@ -22,6 +22,8 @@ from engine.plan.result import MemoryUse, Option, Partition, PlanResult
 from engine.simulate import simulate
 
 Partitions = tuple[Partition, ...]
+# Of each spread of the layers over a cell's stages.
+Spreads = list[tuple[Job, "Figures | Infeasible"]]
 
 
 def algorithm1(
@@ -48,9 +50,7 @@ def algorithm1(
     placed = [_placed(request, cluster, job, order, n) for n in range(1, most_listed(request, job) + 1)]
     distinct = dict.fromkeys(option.partitions for option in placed if not option.reason)
     cells = _simulated(request, cluster, job, distinct, cancelled, report)
-    options = tuple(
-        choose.within_limits(request, _timed(request, cluster, job, option, cells)) for option in placed
-    )
+    options = tuple(_timed(request, cluster, option, cells) for option in placed)
     best = choose.best(options, request.objective)
     return choose.result(
         request,
@@ -161,14 +161,17 @@ def _simulated(
     cells: Collection[Partitions],
     cancelled: Callable[[], bool],
     report: Callable[[int, int | None], None],
-) -> dict[Partitions, Figures | Infeasible]:
+) -> dict[Partitions, Spreads]:
     """get_latency_pp of each distinct cell, on all cores: compiled code runs without the GIL."""
     over = False
 
-    def figures(partitions: Partitions) -> Figures | Infeasible:
-        return Infeasible(reason="stopped") if over else _figures(request, cluster, job, partitions)
+    def figures(partitions: Partitions) -> Spreads:
+        if over:
+            return [(job, Infeasible(reason="stopped"))]
+        spreads = job.spreads(gpus_of_stages(cluster, partitions))
+        return [(each, _figures(request, cluster, each, partitions)) for each in spreads]
 
-    results: dict[Partitions, Figures | Infeasible] = {}
+    results: dict[Partitions, Spreads] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for partitions, result in zip(cells, pool.map(figures, cells), strict=True):
             results[partitions] = result
@@ -199,16 +202,20 @@ def _figures(
 def _timed(
     request: PlanRequest,
     cluster: Cluster,
-    job: Job,
     option: Option,
-    cells: Mapping[Partitions, Figures | Infeasible],
+    cells: Mapping[Partitions, Spreads],
 ) -> Option:
+    """`option` with its figures, and within the limits or not; of several spreads of layers the best."""
     if option.reason:
         return option
-    figures = cells[option.partitions]
-    if isinstance(figures, Infeasible):
-        return replace(option, reason=figures.reason)
-    return cost.priced(request, cluster, job, timed_option(request, cluster, job, option, figures))
+    options = []
+    for job, figures in cells[option.partitions]:
+        if isinstance(figures, Infeasible):
+            options.append(replace(option, reason=figures.reason))
+        else:
+            timed = timed_option(request, cluster, job, option, figures)
+            options.append(choose.within_limits(request, cost.priced(request, cluster, job, timed)))
+    return choose.best_of(options, request.objective)
 
 
 def timed_option(

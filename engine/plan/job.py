@@ -13,6 +13,7 @@ from engine.model.layer_profiles import GRADIENT_BYTES
 from engine.model.presets import preset
 from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
+from engine.plan.layers import MOST_LAYERS, Balance
 from engine.plan.profiled_job import ProfiledJob
 from engine.plan.request import (
     DEFAULT_INTRA_GBPS,
@@ -37,6 +38,7 @@ class Job:
     gradient_bytes : of a number of a gradient.
     is_modelled : from a model or its layer profile; else the document gives times.
     cell : pipelines in a DP-cell, if the search chose a number other than C's.
+    balance : spreads the layers over the GPUs that they are placed on; None: the layers are `stages`'.
     """
 
     layout: Layout
@@ -52,6 +54,7 @@ class Job:
     gradient_bytes: int = 2
     is_modelled: bool = False
     cell: int | None = None
+    balance: Balance | None = None
 
     @property
     def partitions(self) -> int:
@@ -87,6 +90,31 @@ class Job:
             return 0.0 * bytes_per_s
         of_fp16 = self.gradient_bytes / 2 * self.parameters_per_stage
         return ring_all_reduce_s(of_fp16, pipelines, bytes_per_s)
+
+    def spreads(self, gpus: tuple[Gpu, ...]) -> tuple["Job", ...]:
+        """The job with the layers of each stage that are worth a try, stage i on `gpus[i]`.
+
+        If they are to be balanced, also the even ones: these have fewer parameters on the largest stage.
+        """
+        if self.balance is None:
+            return (self,)
+        layers = self.balance.layers_on(gpus)
+        even = tuple(profile.layers for profile in self.stages.on(gpus[0]))
+        return tuple(
+            replace(
+                self,
+                layout=replace(self.layout, layers=each),
+                stages=(stages := self.balance.stages_with(each)),
+                parameters_per_stage=max(profile.parameters for profile in stages.on(gpus[0])),
+                balance=None,
+            )
+            for each in dict.fromkeys((layers, even))
+            if each is not None
+        )
+
+    def no_room_on(self, gpu: Gpu) -> str | None:
+        """Why no stage at all fits `gpu`, whatever its layers; None if at least one may."""
+        return (self.stages if self.balance is None else self.balance.smallest).no_room_on(gpu)
 
     def profiles(self, gpus: tuple[Gpu, ...]) -> tuple[StageProfile, ...]:
         """The profile of each stage, stage i on `gpus[i]`."""
@@ -140,11 +168,14 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         return _profiled_job(request, cluster, layout, given.layer_profiles)
     try:
         model = None if given.model is None else _shape(given.model, layout.partitions)
+        if model is not None:
+            _check_layers(given, layout, model)
         stages = stages_of(given, layout, model)
         profiles = _slowest(stages, request, cluster)
     except InputError as error:
         raise InputError(f"job.{error.field}", error.value, error.allowed) from None
-    beat = profiles[0]  # has as many blocks as any other, and the output matrix only if it is alone
+    # If layers are even the first: the last has the output matrix too, and never more layers.
+    beat = max(profiles, key=lambda profile: profile.layers)
     if model is None:
         assert given.comm_to_compute is not None  # the document's own check
         return _job(given, layout, stages, beat, comm_to_compute=given.comm_to_compute)
@@ -156,6 +187,36 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         activation_bytes=activation_bytes,
         tokens_per_microbatch=layout.micro_batch * model.seq,
         is_modelled=True,
+        balance=_balance(request, layout, model),
+    )
+
+
+def _check_layers(given: JobInput, layout: Layout, model: Transformer) -> None:
+    """Raises InputError if the layers given by stage are not the model's, or if it has none to balance."""
+    if layout.layers is not None and sum(layout.layers) != model.layers:
+        allowed = f"must add up to the model's {model.layers} layers"
+        raise InputError("layers_per_stage", list(layout.layers), allowed)
+    if given.layers_per_stage != "balanced":
+        return
+    if model.layers > MOST_LAYERS:
+        raise InputError("layers_per_stage", "balanced", f"of a model of at most {MOST_LAYERS:,} layers")
+    if model.moe_blocks(0, model.layers) not in (0, model.layers):
+        allowed = "even or numbers: only some of the model's layers have experts"
+        raise InputError("layers_per_stage", "balanced", allowed)
+
+
+def _balance(request: PlanRequest, layout: Layout, model: Transformer) -> Balance | None:
+    """What balances the layers; None if they are given, or even."""
+    given = request.job
+    if given.layers_per_stage != "balanced" or layout.layers is not None:
+        return None
+    limit = request.memory_limit or given.microbatches
+    return Balance(
+        layers=model.layers,
+        stages=layout.partitions,
+        microbatches=given.microbatches,
+        most_held=min(given.microbatches, layout.partitions, limit),
+        of_layers=lambda layers: stages_of(given, replace(layout, layers=layers), model),
     )
 
 

@@ -151,7 +151,16 @@ EXPLICIT = (
     "activation_bytes",
     "tokens_per_microbatch",
 )
-OF_A_MODEL = ("micro_batch", "tp", "mfu", "measured", "dtype_bytes", "recompute", "prefill")
+OF_A_MODEL = (
+    "micro_batch",
+    "tp",
+    "layers_per_stage",
+    "mfu",
+    "measured",
+    "dtype_bytes",
+    "recompute",
+    "prefill",
+)
 
 
 def _number_or_list(value: object) -> str:
@@ -167,6 +176,11 @@ Partitions = Annotated[
 TpDegree = Annotated[Count, Field(le=100_000)]
 TpDegrees = Annotated[
     Annotated[TpDegree, Tag("int")] | Annotated[list[TpDegree], _several, Tag("list[int]")], _either
+]
+LayersPerStage = Annotated[
+    Annotated[Literal["even", "balanced"], Tag("str")]
+    | Annotated[list[Count], Field(min_length=1, max_length=MOST_STAGES), Tag("list[int]")],
+    Discriminator(lambda value: "list[int]" if isinstance(value, list | tuple) else "str"),
 ]
 Sequences = Annotated[Count, Field(le=1_000_000)]
 MicroBatches = Annotated[
@@ -205,11 +219,15 @@ class LayerProfilesInput(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A layout of a job: stages of a pipeline, GPUs of a stage, sequences of a microbatch."""
+    """A layout of a job: stages of a pipeline, GPUs of a stage, sequences of a microbatch.
+
+    layers : of each stage; None: as even as possible.
+    """
 
     partitions: int
     tp: int
     micro_batch: int
+    layers: tuple[int, ...] | None = None
 
 
 class JobInput(Document):
@@ -217,6 +235,7 @@ class JobInput(Document):
 
     A model's times come from rooflines, from `mfu` if it is given, or from `measured` times. With
     `layer_profiles`, `model` is its name there, and times and sizes are sums over the layers of a stage.
+    layers_per_stage : even; balanced: by speed and memory of the GPUs; or the numbers.
     prefill : memory that every GPU reserves for prefill in its bubbles; None: nothing.
     """
 
@@ -225,6 +244,7 @@ class JobInput(Document):
     model: NameOrShape | None = None
     micro_batch: MicroBatches = 1
     tp: TpDegrees = 1
+    layers_per_stage: LayersPerStage = "even"
     mfu: Positive | None = Field(default=None, ge=1e-6, le=1)
     measured: MeasuredProfile | None = None
     layer_profiles: LayerProfilesInput | None = None
@@ -244,7 +264,10 @@ class JobInput(Document):
         """Every layout of the job that the document allows; of equals the first."""
         degrees = (_each(self.partitions), _each(self.tp), _each(self.micro_batch))
         every = itertools.product(*degrees)
-        return tuple(dict.fromkeys(Layout(partitions=p, tp=tp, micro_batch=b) for p, tp, b in every))
+        layers = tuple(self.layers_per_stage) if isinstance(self.layers_per_stage, list) else None
+        return tuple(
+            dict.fromkeys(Layout(partitions=p, tp=tp, micro_batch=b, layers=layers) for p, tp, b in every)
+        )
 
     @property
     def serving_bytes(self) -> int:
@@ -276,6 +299,7 @@ class JobInput(Document):
         if not isinstance(self.model, str):
             yield InputError("model", self.model, "must be the model's name in layer_profiles")
         self._refuse(("mfu", "measured", "dtype_bytes"), "leave it out with layer_profiles")
+        self._refuse(("layers_per_stage",), "with layer_profiles it is layer_profiles.layers_per_stage")
         if "recompute" in self.model_fields_set and self.recompute:
             yield InputError("recompute", True, "layer_profiles have no recomputation: leave it out")
         if self.layer_profiles.layers_per_stage is not None and isinstance(self.partitions, list):
@@ -288,8 +312,13 @@ class JobInput(Document):
         if self.mfu is None and self.dtype_bytes != ROOFLINE_BYTES:
             allowed = f"needs mfu: without it times are of {ROOFLINE_BYTES}-byte numbers"
             yield InputError("dtype_bytes", self.dtype_bytes, allowed)
+        if isinstance(self.layers_per_stage, list) and self.partitions != len(self.layers_per_stage):
+            allowed = f"one number per stage: partitions is {self.partitions}"
+            yield InputError("layers_per_stage", self.layers_per_stage, allowed)
         if self.measured is None:
             return
+        if self.layers_per_stage == "balanced":
+            yield InputError("layers_per_stage", "balanced", "even or numbers if stages were measured")
         if self.mfu is not None:
             yield InputError("mfu", self.mfu, "leave it out if times are measured")
         if len(self.layouts) > 1:

@@ -114,7 +114,7 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
     """
     if model is None:
         return _as_given(given, layout.partitions)
-    blocks = layers_per_stage(model, layout.partitions)
+    blocks = layout.layers or layers_per_stage(model, layout.partitions)
     for name, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if count % layout.tp:  # which training refuses
             raise InputError("tp", layout.tp, f"must divide the model's {name} = {count}")
@@ -125,8 +125,8 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
     )
     memory = _memory_of(given, layout, model, how, blocks)
     if given.mfu is not None:
-        return Stages(profiles_on=_at_mfu(given, layout, model, given.mfu), memory=memory)
-    return Stages(profiles_on=_by_roofline(given, layout, model, how), memory=memory)
+        return Stages(profiles_on=_at_mfu(given, layout, model, given.mfu, blocks), memory=memory)
+    return Stages(profiles_on=_by_roofline(given, layout, model, how, blocks), memory=memory)
 
 
 def _memory_of(
@@ -169,7 +169,7 @@ def _as_given(given: JobInput, stages: int) -> Stages:
 
 
 def _at_mfu(
-    given: JobInput, layout: Layout, model: Transformer, mfu: float
+    given: JobInput, layout: Layout, model: Transformer, mfu: float, blocks: Sequence[int]
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
     compute = Compute(
         micro_batch=layout.micro_batch,
@@ -178,11 +178,11 @@ def _at_mfu(
         dtype_bytes=given.dtype_bytes,
         recompute=given.recompute,
     )
-    return lambda gpu: stage_profiles(model, compute, (gpu,) * layout.partitions)
+    return lambda gpu: stage_profiles(model, compute, (gpu,) * layout.partitions, blocks)
 
 
 def _by_roofline(
-    given: JobInput, layout: Layout, model: Transformer, how: How
+    given: JobInput, layout: Layout, model: Transformer, how: How, blocks: Sequence[int]
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
     def on(gpu: Gpu) -> How:
         if layout.tp > 1:
@@ -195,7 +195,9 @@ def _by_roofline(
             allowed = f"must be 1 on the {gpu.name}, unless its data centre gives link_gb_s, or the job mfu"
             raise InputError("tp", layout.tp, allowed)
         machines = (_machine(gpu),) * layout.partitions
-        computed = roofline_profiles(model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch)
+        computed = roofline_profiles(
+            model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch, blocks=blocks
+        )
         if given.measured is None:
             return computed
         try:

@@ -22,7 +22,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.cluster.gpus import Gpu
 from engine.inputs import parse
+from engine.plan.layers import Balance
 from engine.plan.search.problem import Floats, Problem
 from engine.schedule import policy_of
 from engine.schedule.scenario import Scenario
@@ -64,14 +66,31 @@ def least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[in
 
 
 def _least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Floats:
-    """Straight through the stages, and in two chunks; shape (2, candidates)."""
-    microbatches = problem.job.microbatches
+    """Straight through the stages, and in two chunks; shape (2, candidates).
+
+    Of several spreads of the layers the least.
+    """
     routes, ends = _padded(placed)
     index = _hop_index_of_stage(ends, problem.job.partitions)
     dc_of_stage = np.take_along_axis(routes, index, axis=1)
-    forward, backward, recompute, in_flight = _of_stages(problem, dc_of_stage)
     hops = _hops(problem, placed, routes.shape[1])
-    inside, queue = _inside(problem, dc_of_stage, index)
+    inside = _inside(problem, dc_of_stage, index)
+    least = _of_spread(problem, index, hops, inside, _of_stages(problem, dc_of_stage))
+    if problem.job.balance is None:
+        return least
+    balanced = _of_balanced(problem, problem.job.balance, dc_of_stage)
+    return np.minimum(least, _of_spread(problem, index, hops, inside, balanced))
+
+
+def _of_spread(
+    problem: Problem,
+    index: Indexes,
+    hops: "_Hops",
+    hops_inside: tuple[Floats, Floats],
+    stages: tuple[Floats, Floats, Floats, Floats],
+) -> Floats:
+    microbatches, (inside, queue) = problem.job.microbatches, hops_inside
+    forward, backward, recompute, in_flight = stages
     round_trip = 2 * (np.take_along_axis(np.cumsum(hops.crossing, axis=1), index, axis=1) + inside)
     own = forward + backward
     work = np.cumsum(own, axis=1)
@@ -126,6 +145,31 @@ def _of_stages(problem: Problem, dc_of_stage: Indexes) -> tuple[Floats, Floats, 
         return np.array([getattr(problem.times[name], kind) for name in types])[gpu, stage]
 
     return of("forward"), of("backward"), of("recompute"), of("in_flight")
+
+
+def _of_balanced(
+    problem: Problem, balance: Balance, dc_of_stage: Indexes
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """The same with the layers as balanced; times beyond all bounds where none fit."""
+    gpus = problem.types
+    index = {gpu.name: i for i, gpu in enumerate(gpus)}
+    type_of_dc = np.array([index.get(dc.gpu.name, 0) for dc in problem.cluster.datacenters])
+    rows, row_of = np.unique(type_of_dc[dc_of_stage], axis=0, return_inverse=True)
+    held = np.array([_balanced_row(problem, balance, tuple(gpus[i] for i in row)) for row in rows.tolist()])
+    forward, backward, recompute, in_flight = held[row_of.ravel()].transpose(1, 0, 2)
+    return forward, backward, recompute, in_flight
+
+
+def _balanced_row(problem: Problem, balance: Balance, gpus: tuple[Gpu, ...]) -> Floats:
+    """Forward, backward and recompute milliseconds and microbatches that fit, shape (4, stages)."""
+    layers = balance.layers_on(gpus)
+    if layers is None:
+        return np.full((4, len(gpus)), 1e15)
+    most = problem.request.memory_limit or problem.job.microbatches
+    counts = np.array(layers)
+    kinds = ("forward_s", "backward_s", "recompute_s")
+    times = [1e3 * balance.figures(gpus, kind).at(counts) for kind in kinds]
+    return np.array([*times, np.minimum(balance.in_flight(gpus, layers), most)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

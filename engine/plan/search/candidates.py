@@ -54,7 +54,7 @@ class Candidates:
                 for route, _ in self.placed
             ]
         )
-        return np.asarray(1e3 * problem.job.all_reduce_s(pipelines, slowest))
+        return np.asarray(1e3 * problem.least_job.all_reduce_s(pipelines, slowest))
 
     def _rate(self, pipelines: int) -> Floats:
         """Dollars an hour."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from engine.errors import Infeasible
 from engine.plan.cell import cell_scenario, gpus_of_stages
 from engine.plan.held import memory_per_stage
+from engine.plan.job import Job
 from engine.plan.request import KINDS
-from engine.plan.result import MemoryUse
+from engine.plan.result import MemoryUse, Partition
 from engine.plan.search.problem import Problem, Shape, shape_of
 from engine.plan.search.slower import slower_orders
 from engine.schedule import Schedule, build
@@ -34,9 +35,11 @@ class Spent:
 class TimedCell:
     """The fastest cell: milliseconds, utilization, and the memory of each stage.
 
+    job : with the layers of each stage.
     schedule : its orders as text, if the policy built them for slower links.
     """
 
+    job: Job
     policy: str
     makespan_ms: float
     utilization: float
@@ -58,7 +61,7 @@ def policies(problem: Problem) -> tuple[str, ...]:
 
 
 class Cells:
-    """Cells timed so far, by shape.
+    """Cells timed so far, by shape: one for each spread of the layers that is worth a try.
 
     spent : the cost of timing is added here.
     """
@@ -67,7 +70,7 @@ class Cells:
         self.problem = problem
         self.policies = policies(problem)
         self.spent = spent or Spent()
-        self._seen: dict[Shape, TimedCell | Infeasible] = {}
+        self._seen: dict[Shape, list[TimedCell | Infeasible]] = {}
         self._with_slower: set[Shape] = set()
 
     def __len__(self) -> int:
@@ -77,47 +80,53 @@ class Cells:
     def known(self, route: Sequence[int], split: Sequence[int]) -> bool:
         return shape_of(self.problem, route, split) in self._seen
 
-    def timed(self, route: Sequence[int], split: Sequence[int]) -> TimedCell | Infeasible:
-        """The best policy on this shape, or why none has a schedule."""
+    def timed(self, route: Sequence[int], split: Sequence[int]) -> list[TimedCell | Infeasible]:
+        """The best policy on this shape with each spread of the layers, or why none has a schedule."""
         key = shape_of(self.problem, route, split)
         if key not in self._seen:
-            self._seen[key] = self._best(route, split)
+            partitions = self.problem.partitions(route, split)
+            jobs = self.problem.job.spreads(gpus_of_stages(self.problem.cluster, partitions))
+            self._seen[key] = [self._best(job, partitions) for job in jobs]
         return self._seen[key]
 
     def timed_with_slower_orders(
         self, route: Sequence[int], split: Sequence[int], least_ms: float, budget_s: float
-    ) -> TimedCell | Infeasible:
+    ) -> list[TimedCell | Infeasible]:
         """As `timed`, but also tries the orders of slower links, once per shape.
 
         It stops when one takes `least_ms` or `budget_s` more are spent. A list schedule may get longer when a
         link gets faster; one order of ops and transfers cannot.
         """
         key = shape_of(self.problem, route, split)
-        cell = self.timed(route, split)
-        if key in self._with_slower or isinstance(cell, Infeasible):
-            return cell
+        cells = self.timed(route, split)
+        if key in self._with_slower:
+            return cells
         self._with_slower.add(key)
         until_s = self.spent.seconds + budget_s
-        for policy in self.policies:
-            cell = self._with_slower_orders(policy, route, split, cell, least_ms, until_s)
-        self._seen[key] = cell
-        return cell
+        partitions = self.problem.partitions(route, split)
+        for i, cell in enumerate(cells):
+            if isinstance(cell, TimedCell):
+                for policy in self.policies:
+                    cell = self._with_slower_orders(policy, partitions, cell, least_ms, until_s)
+                cells[i] = cell
+        return cells
 
     def cost_s(self) -> float:
         """Approximate cost of timing one more shape."""
-        return len(self.policies) * (CELL_S + OP_S * self._ops)
+        spreads = 1 if self.problem.job.balance is None else 2
+        return spreads * len(self.policies) * (CELL_S + OP_S * self._ops)
 
     @property
     def _ops(self) -> int:
         job = self.problem.job
         return KINDS * job.partitions * job.microbatches * job.cell_pipelines
 
-    def _best(self, route: Sequence[int], split: Sequence[int]) -> TimedCell | Infeasible:
-        self.spent.seconds += self.cost_s()
+    def _best(self, job: Job, partitions: Sequence[Partition]) -> TimedCell | Infeasible:
+        self.spent.seconds += len(self.policies) * (CELL_S + OP_S * self._ops)
         best: TimedCell | None = None
         reason = ""
         for policy in self.policies:
-            cell = self._one(policy, route, split)
+            cell = self._one(policy, job, partitions)
             if isinstance(cell, Infeasible):
                 reason = reason or cell.reason
             elif best is None or cell.makespan_ms < best.makespan_ms:
@@ -127,14 +136,13 @@ class Cells:
     def _with_slower_orders(
         self,
         policy: str,
-        route: Sequence[int],
-        split: Sequence[int],
+        partitions: Sequence[Partition],
         cell: TimedCell,
         least_ms: float,
         until_s: float,
     ) -> TimedCell:
         """`cell`, or a faster one with an order that `policy` builds for slower links."""
-        scenario = self._scenario(policy, route, split)
+        scenario = self._scenario(policy, cell.job, partitions)
         if isinstance(scenario, Infeasible):
             return cell
         best: Schedule | None = None
@@ -149,34 +157,33 @@ class Cells:
                 break
         if best is None:
             return cell
-        return replace(self._timed(scenario, best, route, split), schedule=str(best))
+        return replace(self._timed(scenario, best, cell.job, partitions), schedule=str(best))
 
     def _order_s(self) -> float:
         """Approximate cost of building and timing one more order."""
         return ORDER_S + OP_S * self._ops
 
-    def _one(self, policy: str, route: Sequence[int], split: Sequence[int]) -> TimedCell | Infeasible:
-        scenario = self._scenario(policy, route, split)
+    def _one(self, policy: str, job: Job, partitions: Sequence[Partition]) -> TimedCell | Infeasible:
+        scenario = self._scenario(policy, job, partitions)
         if isinstance(scenario, Infeasible):
             return scenario
         built = build(scenario)
         if isinstance(built, Infeasible):
             return built
-        return self._timed(scenario, built.schedule, route, split)
+        return self._timed(scenario, built.schedule, job, partitions)
 
-    def _scenario(self, policy: str, route: Sequence[int], split: Sequence[int]) -> Scenario | Infeasible:
-        problem = self.problem
-        partitions = problem.partitions(route, split)
-        return cell_scenario(problem.request, problem.cluster, problem.job, partitions, policy=policy)
+    def _scenario(self, policy: str, job: Job, partitions: Sequence[Partition]) -> Scenario | Infeasible:
+        return cell_scenario(self.problem.request, self.problem.cluster, job, partitions, policy=policy)
 
     def _timed(
-        self, scenario: Scenario, schedule: Schedule, route: Sequence[int], split: Sequence[int]
+        self, scenario: Scenario, schedule: Schedule, job: Job, partitions: Sequence[Partition]
     ) -> TimedCell:
-        problem, timeline = self.problem, time_schedule(scenario, schedule)
-        gpus = gpus_of_stages(problem.cluster, problem.partitions(route, split))
+        timeline = time_schedule(scenario, schedule)
+        gpus = gpus_of_stages(self.problem.cluster, partitions)
         return TimedCell(
+            job=job,
             policy=scenario.policy,
             makespan_ms=timeline.makespan,
             utilization=timeline.utilization(),
-            memory=memory_per_stage(problem.job.stages.memory, gpus, schedule),
+            memory=memory_per_stage(job.stages.memory, gpus, schedule),
         )

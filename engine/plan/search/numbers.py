@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.plan.dc_selection import most_dp_cells
+from engine.plan.layers import Balance
 from engine.plan.search.bound import cuts_stages
 from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
@@ -77,9 +78,8 @@ class Numbers:
 
     def _least_over(self, hops: int) -> float:
         """The same over `hops` hops; counted as in `bound`."""
-        job, times = self.problem.job, list(self.problem.times.values())
-        work = np.min([t.forward + t.backward for t in times], axis=0)
-        in_flight = np.min(np.max([t.in_flight for t in times], axis=0))
+        job = self.problem.job
+        total, most, last, in_flight = self._least_work()
         links = self.problem.hops.values()
         one_way = min((hop.transfer / job.cell_pipelines + hop.latency for hop in links), default=0.0)
         inside = min(
@@ -87,19 +87,42 @@ class Numbers:
         )
         transfer = min((hop.transfer for hop in links), default=0.0) if hops else 0.0
         rest = job.partitions - 1 - hops  # inside data centres, or between more of them
-        alone = (
-            float(np.sum(work)) + 2 * hops * one_way + 2 * rest * (min(inside, one_way) if links else inside)
-        )
-        passes = job.microbatches / max(1.0, float(in_flight))
-        busiest = job.microbatches * float(np.max(work))
+        alone = total + 2 * hops * one_way + 2 * rest * (min(inside, one_way) if links else inside)
+        passes = job.microbatches / max(1.0, in_flight)
+        busiest = job.microbatches * most
         if cuts_stages(self.problem.request.policy):
             return max(alone, busiest, job.microbatches * transfer, passes * alone / 2)
         return max(
-            alone + (job.microbatches - 1) * float(work[-1]),
+            alone + (job.microbatches - 1) * last,
             busiest,
             alone + (job.microbatches - 1 / job.cell_pipelines) * transfer,
             passes * alone,
         )
+
+    def _least_work(self) -> tuple[float, float, float, float]:
+        """Least milliseconds forward and back: of all stages, of the slowest, of the last one; and the most
+        microbatches that fit.
+        """
+        job, times = self.problem.job, self.problem.times.values()
+        if job.balance is None:
+            work = np.min([t.forward + t.backward for t in times], axis=0)
+            in_flight = np.min(np.max([t.in_flight for t in times], axis=0))
+            return float(np.sum(work)), float(np.max(work)), float(work[-1]), float(in_flight)
+        return self._least_balanced(job.balance)
+
+    def _least_balanced(self, balance: Balance) -> tuple[float, float, float, float]:
+        """The same, however the layers are spread."""
+        stages, layers = balance.stages, balance.layers
+        lines = [
+            [balance.figures((gpu,) * stages, kind) for kind in ("forward_s", "backward_s")]
+            for gpu in self.problem.types
+        ]
+        fixed = 1e3 * np.min([forward.fixed + back.fixed for forward, back in lines], axis=0)
+        each = 1e3 * min(float((forward.each + back.each)[0]) for forward, back in lines)
+        total = float(np.sum(fixed)) + each * layers
+        held = [balance.smallest.in_flight_on(gpu, balance.microbatches) for gpu in self.problem.types]
+        most = max(total / stages, float(np.max(fixed)) + each)
+        return total, most, float(fixed[-1]) + each, float(np.min(np.max(held, axis=0)))
 
     def _most(self, limit: int) -> int:
         """The largest D with room for every stage, by bisection: if D fits, so does D − 1."""

@@ -73,10 +73,23 @@ class Problem:
         held = zip(self.cluster.datacenters, self.capacities(number * self.job.cell_pipelines), strict=True)
         return max((dc.gpus // (n * cell) for dc, n in held if n), default=number)
 
+    @property
+    def least_job(self) -> Job:
+        """The job with the fewest parameters that its largest stage can have, for bounds."""
+        if self.job.balance is None:
+            return self.job
+        return replace(self.job, parameters_per_stage=self.job.balance.least_parameters(self.types[0]))
+
+    @property
+    def types(self) -> tuple[Gpu, ...]:
+        """The types of GPU of the usable data centres, or of all if there are none."""
+        dcs = self.usable or range(len(self.cluster.datacenters))
+        return tuple({gpu.name: gpu for gpu in (self.cluster.datacenters[i].gpu for i in dcs)}.values())
+
     def does_not_fit(self) -> str | None:
         """Why no allowed data centre has the memory for any stage; None if one has."""
         allowed = [dc for dc in self.cluster.datacenters if dc.name in self.request.allowed_names]
-        reasons = [self.job.stages.no_room_on(dc.gpu) for dc in allowed]
+        reasons = [self.job.no_room_on(dc.gpu) for dc in allowed]
         return next(iter(reasons), None) if all(reasons) else None
 
     def partitions(self, route: Sequence[int], split: Sequence[int]) -> tuple[Partition, ...]:
@@ -140,9 +153,7 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
     usable = tuple(
         i
         for i, dc in enumerate(cluster.datacenters)
-        if dc.name in request.allowed_names
-        and dc.gpus >= job.tensor_parallel
-        and not job.stages.no_room_on(dc.gpu)
+        if dc.name in request.allowed_names and dc.gpus >= job.tensor_parallel and not job.no_room_on(dc.gpu)
     )
     index = {dc.name: i for i, dc in enumerate(cluster.datacenters)}
     hops: dict[tuple[int, int], Link] = {}

@@ -92,7 +92,8 @@ def marked(request: PlanRequest, options: Sequence[Option]) -> tuple[Option, ...
 
 def shape_key(option: Option) -> object:
     """All that determines the time of an option's cell, within one request."""
-    return option.partitions, option.tp, option.micro_batch, option.pipelines // option.dp_cells
+    cell = option.pipelines // option.dp_cells
+    return option.partitions, option.layers_per_stage, option.tp, option.micro_batch, cell
 
 
 def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
@@ -103,7 +104,7 @@ def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
     for i, option in enumerate(options):
         if _has_room(option):
             stages, cell = sum(part.stages for part in option.partitions), option.pipelines // option.dp_cells
-            layout = stages, option.tp, option.micro_batch, cell
+            layout = stages, option.layers_per_stage, option.tp, option.micro_batch, cell
             if layout not in jobs:
                 jobs[layout] = placed_job(request, option)
             least[i] = _at_best(request, *jobs[layout], option)

@@ -101,14 +101,18 @@ class Space:
             float(candidates.bounds.tried[ahead.index]),
             float(candidates.bounds.any[ahead.index]),
         )
-        cell = (
+        cells = (
             self.cells.timed_with_slower_orders(*placed, least_ms, slower_s)
             if slower_s
             else self.cells.timed(*placed)
         )
-        option = self._option(ahead.dp_cells, *placed, cell, any_ms)
-        if self.numbers.is_sampled and not option.feasible and isinstance(cell, TimedCell):
-            option = self._largest_within_limits(option, *placed, cell, any_ms)
+        options = []
+        for cell in cells:
+            option = self._option(ahead.dp_cells, *placed, cell, any_ms)
+            if self.numbers.is_sampled and not option.feasible and isinstance(cell, TimedCell):
+                option = self._largest_within_limits(option, *placed, cell, any_ms)
+            options.append(option)
+        option = choose.best_of(options, self.problem.request.objective)
         self.options[option.dp_cells, ahead.of, ahead.index] = option
         return option
 
@@ -136,7 +140,8 @@ class Space:
             return False
         candidates = self.classes[ahead.of]
         least_ms = float(candidates.bounds.tried[ahead.index])
-        at_best = TimedCell(policy=request.policy, makespan_ms=least_ms, utilization=1.0)
+        job = self.problem.least_job
+        at_best = TimedCell(job=job, policy=request.policy, makespan_ms=least_ms, utilization=1.0)
         least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried if these are too many
         return not self._option(least, *candidates.placed[ahead.index], at_best, least_ms).feasible
 
@@ -175,6 +180,6 @@ class Space:
             memory=cell.memory,
         )
         option = replace(option, policy=cell.policy, schedule=cell.schedule)
-        timed = timed_option(problem.request, problem.cluster, problem.job, option, figures)
-        priced = cost.priced(problem.request, problem.cluster, problem.job, timed)
+        timed = timed_option(problem.request, problem.cluster, cell.job, option, figures)
+        priced = cost.priced(problem.request, problem.cluster, cell.job, timed)
         return choose.within_limits(problem.request, priced)

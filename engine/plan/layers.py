@@ -1,0 +1,198 @@
+"""Layers of each stage by the speed and the memory of its GPU (`layers_per_stage: balanced`).
+
+A stage of n layers takes t = a + b·n for one microbatch, all passes together: b is its GPU's, a the part of
+embedding, output matrix and hand-overs. M equal microbatches that pass the stages one after the other take
+Σ t + (M − 1)·max t, as equal jobs in a flow shop do (Pinedo, Scheduling, §6.1). If no stage can hold more
+than k of them, they also take M/k·Σ t (engine.plan.search.bound). Over all ways to spread the layers,
+`spread` finds where the greater of both is least: it tries every time T of the slowest stage, which leaves
+each stage room for so many layers, and every k. For one T and k, Σ t is least if layers go to the fastest
+GPUs first.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cluster.gpus import Gpu
+from engine.model.memory import StageMemory
+from engine.plan.stages import Stages
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+MOST_LAYERS = 1_000  # that are spread
+# Sums that differ by rounding alone are equal.
+EQUAL = 1e-12
+CLOSE = 1e-9  # of a whole layer
+# Numbers that are compared at once.
+AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A figure of each stage, `fixed + each · layers`, shape (stages,)."""
+
+    fixed: Floats
+    each: Floats
+
+    def at(self, layers: Counts | float) -> Floats:
+        return self.fixed + self.each * layers
+
+
+def spread(
+    layers: int, microbatches: int, times: Linear, most_with: Callable[[int], Counts], most_held: int
+) -> tuple[int, ...] | None:
+    """The layers of each stage, at least one each, that make an iteration shortest; None if none fit.
+
+    Parameters
+    ----------
+    times : of one microbatch on each stage.
+    most_with : the most layers with which each stage has memory for so many microbatches, shape (stages,).
+    most_held : microbatches beyond which holding more is of no use.
+    """
+    room = layers - len(times.fixed) + 1
+    loosest = np.minimum(most_with(1), room)
+    best: tuple[float, float, Counts] | None = None
+    before: Counts | None = None
+    for held in range(most_held, 0, -1):
+        most = np.minimum(most_with(held), room)
+        if before is not None and np.array_equal(most, before):
+            continue  # the same spreads, with fewer microbatches
+        before = most
+        shortest = _shortest(layers, microbatches, held, times, most)
+        if shortest is not None and (best is None or shortest[0] < best[0] * (1 - EQUAL)):
+            best = shortest
+        if np.array_equal(most, loosest):
+            break
+    return None if best is None else tuple(_even(layers, times, best[1], best[2]).tolist())
+
+
+def _shortest(
+    layers: int, microbatches: int, held: int, times: Linear, most: Counts
+) -> tuple[float, float, Counts] | None:
+    """The least iteration, the time T of its slowest stage, and the most layers of each stage; None: no room.
+
+    Stages that are alike are counted together.
+    """
+    if most.min() < 1 or most.sum() < layers:
+        return None
+    kinds, count = np.unique(np.stack([times.each, times.fixed, most]), axis=1, return_counts=True)
+    each, fixed, top = kinds  # the fastest first
+    slowest = np.unique(np.concatenate([a + b * np.arange(1, n + 1) for b, a, n in kinds.T]))
+    slowest = slowest[slowest >= np.max(fixed + each)]
+    least: tuple[float, float] | None = None
+    for some in np.array_split(slowest, -(-slowest.size * len(each) // AT_ONCE)):
+        within = np.minimum(np.floor((some[:, None] - fixed) / each + CLOSE), top)
+        has_room = within @ count >= layers
+        some, within = some[has_room], within[has_room]
+        if not some.size:
+            continue
+        filled = np.minimum(np.cumsum((within - 1) * count, axis=1), layers - count.sum())
+        total = count @ (fixed + each) + np.diff(filled, axis=1, prepend=0.0) @ each
+        seconds = np.maximum(total + (microbatches - 1) * some, microbatches / held * total)
+        first = int(np.argmax(seconds <= seconds.min() * (1 + EQUAL)))  # of equals the least T
+        if least is None or seconds[first] < least[0] * (1 - EQUAL):
+            least = float(seconds[first]), float(some[first])
+    return None if least is None else (*least, most)
+
+
+def _even(layers: int, times: Linear, slowest: float, most: Counts) -> Counts:
+    """The spread with no stage above `slowest`: the fastest GPUs first, equal ones as even as possible."""
+    within = np.minimum(np.floor((slowest - times.fixed) / times.each + CLOSE), most)
+    counts = np.ones(len(most), dtype=np.int64)
+    left = layers - len(most)
+    for speed in np.unique(times.each):
+        ahead = [(times.at(2)[i], i) for i in np.flatnonzero(times.each == speed).tolist() if within[i] > 1]
+        heapq.heapify(ahead)
+        while left and ahead:
+            _, i = heapq.heappop(ahead)
+            counts[i] += 1
+            left -= 1
+            if counts[i] < within[i]:
+                heapq.heappush(ahead, (times.fixed[i] + times.each[i] * (counts[i] + 1), i))
+    return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Spreads the layers of a job in one layout over the GPUs of its stages, whatever these are.
+
+    of_layers : the stages with so many layers each.
+    most_held : microbatches beyond which holding more is of no use: straight 1F1B holds one for each stage.
+    """
+
+    layers: int
+    stages: int
+    microbatches: int
+    most_held: int
+    of_layers: Callable[[tuple[int, ...]], Stages]
+    _stages: dict[tuple[int, ...], Stages] = field(default_factory=dict, compare=False)
+    _spreads: dict[tuple[str, ...], tuple[int, ...] | None] = field(default_factory=dict, compare=False)
+    _linear: dict[tuple[str, str], Linear] = field(default_factory=dict, compare=False)
+
+    def stages_with(self, layers: tuple[int, ...]) -> Stages:
+        """The stages with so many layers each, computed once."""
+        if layers not in self._stages:
+            self._stages[layers] = self.of_layers(layers)
+        return self._stages[layers]
+
+    @property
+    def smallest(self) -> Stages:
+        """The stages with one layer each: a GPU that holds none of them is of no use."""
+        return self.stages_with((1,) * self.stages)
+
+    def least_parameters(self, gpu: Gpu) -> float:
+        """At least so many has the largest stage (on any type of GPU), however the layers are spread."""
+        counts = self.figures((gpu,) * self.stages, "parameters")
+        return float(max(np.mean(counts.at(self.layers / self.stages)), np.max(counts.at(1))))
+
+    def layers_on(self, gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
+        """The layers of each stage, stage i on `gpus[i]`; None if none fit."""
+        key = tuple(gpu.name for gpu in gpus)
+        if key not in self._spreads:
+            kinds = [self.figures(gpus, kind) for kind in ("forward_s", "backward_s", "recompute_s")]
+            times = Linear(
+                fixed=np.sum([kind.fixed for kind in kinds], axis=0),
+                each=np.sum([kind.each for kind in kinds], axis=0),
+            )
+            memory_bytes = np.array([gpu.memory_bytes for gpu in gpus])
+
+            def most_with(held: int) -> Counts:
+                needed = self._bytes(lambda memory: memory.total_bytes(held))
+                return np.maximum((memory_bytes - needed.fixed) // needed.each, 0).astype(np.int64)
+
+            self._spreads[key] = spread(self.layers, self.microbatches, times, most_with, self.most_held)
+        return self._spreads[key]
+
+    def figures(self, gpus: Sequence[Gpu], name: str) -> Linear:
+        """A figure of the profile of each stage by its layers, stage i on `gpus[i]`."""
+        of = {gpu.name: self._figures(gpu, name) for gpu in {gpu.name: gpu for gpu in gpus}.values()}
+        return Linear(
+            fixed=np.array([of[gpu.name].fixed[stage] for stage, gpu in enumerate(gpus)]),
+            each=np.array([of[gpu.name].each[stage] for stage, gpu in enumerate(gpus)]),
+        )
+
+    def in_flight(self, gpus: Sequence[Gpu], layers: Sequence[int]) -> Floats:
+        """Microbatches for which each stage has memory with so many layers; below 1: it does not fit."""
+        left = np.array([gpu.memory_bytes for gpu in gpus])
+        left = left - self._bytes(lambda memory: memory.total_bytes(0)).at(np.array(layers))
+        return np.floor(left / self._bytes(lambda memory: memory.stored_bytes).at(np.array(layers)))
+
+    def _figures(self, gpu: Gpu, name: str) -> Linear:
+        if (gpu.name, name) not in self._linear:
+            profiles = (self.stages_with((n,) * self.stages).on(gpu) for n in (1, 2))
+            self._linear[gpu.name, name] = _through(*([getattr(p, name) for p in each] for each in profiles))
+        return self._linear[gpu.name, name]
+
+    def _bytes(self, of: Callable[[StageMemory], float]) -> Linear:
+        one, two = (self.stages_with((n,) * self.stages).memory or () for n in (1, 2))
+        return _through(list(map(of, one)), list(map(of, two)))
+
+
+def _through(one: Sequence[float], two: Sequence[float]) -> Linear:
+    """The line through the figures of one and of two layers; a layer's is that of the first stage for all."""
+    each = two[0] - one[0]
+    return Linear(fixed=np.array(one) - each, each=np.full(len(one), each))
