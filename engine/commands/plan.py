@@ -92,6 +92,7 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     yield _verdict(result)
     if request.job.layers_per_stage != "even" and result.best is not None:
         yield f"layers per stage: {_text(result.options[result.best].layers_per_stage)}"
+    yield from _tied(result)
     if result.search:
         yield f"search: {_COMPLETE[result.search.stopped_by]}"
     for a, b in result.symmetrised:
@@ -191,6 +192,16 @@ def _verdict(result: PlanResult) -> str:
     gpus = f"{sum(best.gpus_used.values()):,} GPUs"
     schedule = "" if best.policy == result.policy else f", schedule {name_of(best.policy)}"
     return f"best for {objective}: D = {best.dp_cells}: {placed}; {gpus}{schedule}"
+
+
+def _tied(result: PlanResult) -> Iterator[str]:
+    best = None if result.best is None else result.options[result.best]
+    if best is None or best.tied_ms is None:
+        return
+    counted = "in all-reduce and egress" if result.method == "search" else "in iteration and cost alone"
+    crosses = f", {best.tied_egress_gb:,.3f} GB over the WAN" if best.tied_egress_gb else ""
+    took = f"first and last stage sum its gradients in {best.tied_ms:,.1f} ms"
+    yield f"tied embedding: {took}{crosses} ({counted})"
 
 
 _COMPLETE = {

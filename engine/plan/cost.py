@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 from engine.cluster.cluster import Cluster
+from engine.plan import tied
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option
@@ -13,14 +14,19 @@ def priced(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -> 
     """`option`, which has its times, with egress and costs."""
     assert option.iteration_ms is not None
     per_hop_gb = egress_gb_per_hop(job, option)
-    hops = len(option.partitions) - 1
     prices = [cluster.links[ends].egress_price_per_gb for ends in _hops(option)]
     hours = option.iteration_ms / 3.6e6
     cost = hours * _dollars_per_hour(request, cluster, option) + (per_hop_gb or 0.0) * sum(prices)
+    tied_gb = None
+    if option.tied_ms is not None:
+        per_link_gb = tied.egress_gb_per_link(job, option.pipelines)
+        tied_gb = per_link_gb * len(tied.links_between_ends(cluster, option.order))
+        cost += per_link_gb * tied.egress_price(cluster, option.order)
     tokens = job.tokens_per_microbatch
     return replace(
         option,
-        egress_gb=None if per_hop_gb is None else per_hop_gb * hops,
+        egress_gb=_egress_gb(request, per_hop_gb, len(prices), tied_gb),
+        tied_egress_gb=tied_gb,
         cost_per_iteration=cost,
         cost_per_million_tokens=(
             None if tokens is None else cost / (option.pipelines * job.microbatches * tokens) * 1e6
@@ -36,6 +42,15 @@ def egress_gb_per_hop(job: Job, option: Option) -> float | None:
     if job.activation_bytes is None:
         return None if len(option.partitions) > 1 else 0.0
     return 2 * job.microbatches * job.activation_bytes * option.pipelines / 1e9
+
+
+def _egress_gb(
+    request: PlanRequest, per_hop_gb: float | None, hops: int, tied_gb: float | None
+) -> float | None:
+    """Algorithm 1 has the activations and their gradients, the search all that crosses."""
+    if per_hop_gb is None:
+        return None
+    return per_hop_gb * hops + (tied_gb or 0.0 if request.method == "search" else 0.0)
 
 
 def _hops(option: Option) -> list[frozenset[str]]:

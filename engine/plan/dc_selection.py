@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible, InputError
-from engine.plan import choose, cost
+from engine.plan import choose, cost, tied
 from engine.plan.cell import cell_scenario, gpus_of_stages
 from engine.plan.held import memory_per_stage
 from engine.plan.job import Job, cluster_of, job_of
@@ -146,12 +146,17 @@ def _placed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of one simulated cell. `memory`: of each stage; None: unknown."""
+    """Figures of one simulated cell.
+
+    memory : of each stage; None: unknown.
+    ends_together : the first and the last part of the model are on one GPU.
+    """
 
     makespan_ms: float
     lower_bound_ms: float
     utilization: float
     memory: tuple[MemoryUse, ...] | None
+    ends_together: bool = False
 
 
 def _simulated(
@@ -196,6 +201,7 @@ def _figures(
         memory=memory_per_stage(
             job.stages.memory, gpus_of_stages(cluster, partitions), result.timeline.schedule
         ),
+        ends_together=result.timeline.schedule.traversal.ends_together,
     )
 
 
@@ -221,16 +227,21 @@ def _timed(
 def timed_option(
     request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures
 ) -> Option:
-    """Lines 14–17, and the throughput D·C / total time."""
-    allreduce_ms = 0.0
+    """Lines 14–17, and the throughput D·C / total time.
+
+    The optimizer and the gradients of a tied embedding, which Atlas does not count, add to the total time.
+    """
+    allreduce_ms, tied_ms = 0.0, None
     if request.allreduce:
         bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
         allreduce_ms = 1e3 * job.all_reduce_s(option.pipelines, bandwidth)
+        if job.tied_bytes and not figures.ends_together:
+            tied_ms = 1e3 * tied.exchange_s(cluster, job, option.order)
     placed = job.profiles(gpus_of_stages(cluster, option.partitions))
     update_ms = None
     if request.job.layer_profiles is not None:
         update_ms = 1e3 * max(stage.update_s for stage in placed)
-    iteration_ms = figures.makespan_ms + allreduce_ms + (update_ms or 0.0)
+    iteration_ms = figures.makespan_ms + allreduce_ms + (tied_ms or 0.0) + (update_ms or 0.0)
     throughput = option.pipelines / (iteration_ms / 1e3)
     tokens = job.tokens_per_microbatch
     return replace(
@@ -242,7 +253,8 @@ def timed_option(
         layers_per_stage=tuple(stage.layers for stage in placed) if job.is_modelled else None,
         memory_per_stage=figures.memory,
         utilization=figures.utilization,
-        allreduce_ms=allreduce_ms,
+        allreduce_ms=allreduce_ms + (tied_ms or 0.0 if request.method == "search" else 0.0),
+        tied_ms=tied_ms,
         update_ms=update_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,

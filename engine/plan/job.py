@@ -36,6 +36,7 @@ class Job:
     parameters_per_stage : those of the largest stage; None if not needed and not given.
     activation_bytes, tokens_per_microbatch : of one microbatch; None if not given.
     gradient_bytes : of a number of a gradient.
+    tied_parameters : of a matrix that is embedding and output matrix, on different stages; else 0.
     is_modelled : from a model or its layer profile; else the document gives times.
     cell : pipelines in a DP-cell, if the search chose a number other than C's.
     balance : spreads the layers over the GPUs that they are placed on; None: the layers are `stages`'.
@@ -52,6 +53,7 @@ class Job:
     tokens_per_microbatch: int | None
     stages: Stages
     gradient_bytes: int = 2
+    tied_parameters: int = 0
     is_modelled: bool = False
     cell: int | None = None
     balance: Balance | None = None
@@ -80,6 +82,11 @@ class Job:
     def tokens_per_pipeline(self) -> int:
         """Tokens of one pipeline and iteration, which throughputs compare by; 1 where unknown."""
         return 1 if self.tokens_per_microbatch is None else self.microbatches * self.tokens_per_microbatch
+
+    @property
+    def tied_bytes(self) -> int:
+        """Gradients of the tied matrix."""
+        return self.gradient_bytes * self.tied_parameters
 
     def all_reduce_s(self, pipelines: int, bytes_per_s: Values) -> Values:
         """Seconds in which the stages of `pipelines` pipelines sum their gradients at `bytes_per_s`.
@@ -186,6 +193,7 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         parameters_per_stage=max(profile.parameters for profile in profiles),
         activation_bytes=activation_bytes,
         tokens_per_microbatch=layout.micro_batch * model.seq,
+        tied_parameters=model.tied_parameters if layout.partitions > 1 else 0,
         is_modelled=True,
         balance=_balance(request, layout, model),
     )

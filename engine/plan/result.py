@@ -46,6 +46,9 @@ class Option:
     lower_bound_ms : proven for the pipelines' time, `pp_time_ms`.
     update_ms : of the optimizer, part of the iteration; None unless a layer profile gives it. The JSON then
         leaves it out.
+    tied_ms, tied_egress_gb : of a tied embedding's gradients between first and last stage; None if there are
+        none, and then not in the JSON. The search has them in `allreduce_ms` and `egress_gb`, too. Algorithm
+        1 has those as Atlas prints them; here only `iteration_ms` and the costs include the gradients.
     tp, micro_batch : GPUs of a stage, sequences of a microbatch.
     memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
         gives times.
@@ -73,10 +76,12 @@ class Option:
     utilization: float | None = None
     allreduce_ms: float | None = None
     update_ms: float | None = None
+    tied_ms: float | None = None
     iteration_ms: float | None = None
     throughput: float | None = None
     tokens_per_s: float | None = None
     egress_gb: float | None = None
+    tied_egress_gb: float | None = None
     cost_per_iteration: float | None = None
     cost_per_million_tokens: float | None = None
     refining: bool = False
@@ -94,16 +99,20 @@ class Option:
 
     @property
     def bound_ms(self) -> float | None:
-        """A bound that no schedule of this option can beat, in ms per iteration."""
-        if self.lower_bound_ms is None or self.allreduce_ms is None:
+        """A bound that no schedule of this option can beat, in ms per iteration.
+
+        One that has both ends of a pipeline on one GPU exchanges no gradients of a tied embedding.
+        """
+        if self.lower_bound_ms is None or self.pp_time_ms is None or self.iteration_ms is None:
             return None
-        return self.lower_bound_ms + self.allreduce_ms
+        return self.lower_bound_ms + (self.iteration_ms - self.pp_time_ms - (self.tied_ms or 0.0))
 
     def as_dict(self) -> dict[str, Any]:
         """The option as docs/dev/contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        if self.update_ms is None:
-            del values["update_ms"]
+        for name in ("update_ms", "tied_ms", "tied_egress_gb"):
+            if values[name] is None:
+                del values[name]
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         if self.layers_per_stage is not None:
             values["layers_per_stage"] = list(self.layers_per_stage)

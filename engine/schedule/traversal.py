@@ -41,6 +41,11 @@ class Traversal:
             passes = [stages if chunk % 2 == 0 else stages[::-1] for chunk, stages in enumerate(passes)]
         return tuple((stage, chunk) for chunk, stages in enumerate(passes) for stage in stages)
 
+    @property
+    def ends_together(self) -> bool:
+        """Whether the first and the last position lie on one stage."""
+        return self.positions[0][0] == self.positions[-1][0]
+
     @cached_property
     def stage_of(self) -> Ints:
         """Stage of each position, shape (L,)."""

@@ -30,7 +30,7 @@ function paintTimeline(plan, option) {
   const file = $("[data-timeline-file]", section);
   file.search = `?${plan.query ? `${plan.query}&` : ""}option=${plan.selected}`;
   $("[data-timeline-meta]", section).textContent = `D = ${option.dp_cells}${option.dp_cells > 1 ? `, one of ${option.dp_cells} equal cells` : ""}, schedule ${option.policy_name}`;
-  $("[data-makes-up]", section).textContent = `iteration ${fixed(option.iteration_ms, 1)} ms = pipeline ${fixed(option.pp_time_ms, 1)} + all-reduce ${fixed(option.allreduce_ms, 1)}${option.bound_ms == null ? "" : `; no schedule of these stages takes less than ${fixed(option.bound_ms, 1)} ms`}`;
+  $("[data-makes-up]", section).textContent = `iteration ${fixed(option.iteration_ms, 1)} ms = pipeline ${fixed(option.pp_time_ms, 1)} + all-reduce ${fixed(option.allreduce_ms, 1)}${afterAllReduce(option)}${option.bound_ms == null ? "" : `; no schedule of these stages takes less than ${fixed(option.bound_ms, 1)} ms`}`;
   if (!drawn) return;
   if (!timeline) {
     timeline = new Timeline($("[data-timeline]", section), { still: true, minimap: false, mode: "predicted" });
@@ -39,6 +39,13 @@ function paintTimeline(plan, option) {
     paintLegend(section);
   }
   timeline.load(plan.timeline);
+}
+
+// What else an iteration has: the optimizer's step of a layer profile, or the gradients of a model's tied embedding,
+// which only Algorithm 1 has outside the all-reduce.
+function afterAllReduce(option) {
+  const rest = option.iteration_ms - option.pp_time_ms - option.allreduce_ms;
+  return rest > 1e-6 * option.iteration_ms ? ` + ${option.update_ms ? "optimizer" : "tied embedding"} ${fixed(rest, 1)}` : "";
 }
 
 // A slider says its value at once; the answer follows.

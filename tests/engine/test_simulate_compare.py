@@ -155,7 +155,7 @@ def test_what_a_policy_makes_has_no_fault_and_reads_back(document: dict) -> None
     # Greedy policies do not know full_limit where they recompute one at a time anyway: limits are theirs too.
     assert fault_of(scenario, again) is None
     result = simulate_schedule(scenario, again)
-    assert result.makespan == simulate(scenario).makespan
+    assert result.makespan == simulate_schedule(scenario, built.schedule).makespan
 
 
 HEAD = "microbatches 2, chunks 1, traversal straight, sharing spatial, gate none"

@@ -8,7 +8,7 @@ import pytest
 from tests.golden.answers import ANSWERS, cases, recorded
 
 # Of the file of recorded answers: whoever records them again says so here too.
-SHA256 = "f15321e6930b609d893ad688c474f4f01a3efd063834c66df835e51d74d5734e"
+SHA256 = "901e216d9154e817a2ec544c23d52b9ca7b56c74810c292afab6a0b733a6f29b"
 RECORDED = json.loads(ANSWERS.read_text())
 CASES = dict(cases())
 

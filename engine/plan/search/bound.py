@@ -26,7 +26,7 @@ from engine.cluster.gpus import Gpu
 from engine.inputs import parse
 from engine.plan.layers import Balance
 from engine.plan.search.problem import Floats, Problem
-from engine.schedule import policy_of
+from engine.schedule import Frame, policy_of
 from engine.schedule.scenario import Scenario
 
 # Candidates that are bounded together: each takes some arrays of one number per stage.
@@ -48,11 +48,21 @@ class Bounds:
 @cache
 def cuts_stages(policy: str) -> bool:
     """Whether a policy cuts a stage's work into chunks. `auto` may, but its fast policies do not."""
-    if policy == "auto":
-        return False
+    return policy != "auto" and any(frame.traversal.chunks > 1 for frame in _frames(policy))
+
+
+@cache
+def ends_together(policy: str) -> bool:
+    """Whether a policy has the first and the last part of the model on one GPU, as a wave has.
+
+    `auto` may, but its fast policies do not.
+    """
+    return policy != "auto" and all(frame.traversal.ends_together for frame in _frames(policy))
+
+
+def _frames(policy: str) -> tuple[Frame, ...]:
     small = {"stages": 2, "microbatches": 2, "times": {"forward": 1, "backward": 2}, "policy": policy}
-    frames = policy_of(policy).frames(parse(Scenario, small))
-    return any(frame.traversal.chunks > 1 for frame in frames)
+    return policy_of(policy).frames(parse(Scenario, small))
 
 
 def least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Bounds:

@@ -3,12 +3,13 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
+from engine.plan import tied
 from engine.plan.dc_selection import assign, datacenter_order
-from engine.plan.search.bound import Bounds, least_ms
+from engine.plan.search.bound import Bounds, ends_together, least_ms
 from engine.plan.search.problem import Floats, Problem
 from engine.plan.search.routes import Route, longer_routes, routes
 from engine.plan.search.splits import Split, splits
@@ -54,7 +55,24 @@ class Candidates:
                 for route, _ in self.placed
             ]
         )
-        return np.asarray(1e3 * problem.least_job.all_reduce_s(pipelines, slowest))
+        return np.asarray(1e3 * problem.least_job.all_reduce_s(pipelines, slowest)) + self._tied[0]
+
+    @cached_property
+    def _tied(self) -> tuple[Floats, Floats]:
+        """Of the gradients of a tied embedding between first and last stage: ms, and dollars per GB."""
+        problem = self.problem
+        counts = problem.request.allreduce and not ends_together(problem.request.policy)
+        if not (problem.job.tied_bytes and counts):
+            return np.zeros(len(self)), np.zeros(len(self))
+        cluster = problem.cluster
+
+        @cache
+        def of_route(route: Route) -> tuple[float, float]:
+            names = [cluster.datacenters[dc].name for dc in route]
+            return 1e3 * tied.exchange_s(cluster, problem.job, names), tied.egress_price(cluster, names)
+
+        ms, prices = np.array([of_route(route) for route, _ in self.placed]).reshape(-1, 2).T
+        return ms, prices
 
     def _rate(self, pipelines: int) -> Floats:
         """Dollars an hour."""
@@ -78,9 +96,10 @@ class Candidates:
         job = self.problem.job
         gb = 2 * job.microbatches * (job.activation_bytes or 0.0) * pipelines / 1e9
         prices = self.problem.egress_price
-        return np.array(
+        dollars = np.array(
             [gb * sum(prices[pair] for pair in itertools.pairwise(route)) for route, _ in self.placed]
         )
+        return dollars + tied.egress_gb_per_link(job, pipelines) * self._tied[1]
 
 
 def candidates(problem: Problem, capacities: Sequence[int]) -> Candidates:

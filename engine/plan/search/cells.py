@@ -36,6 +36,7 @@ class TimedCell:
     """The fastest cell: milliseconds, utilization, and the memory of each stage.
 
     job : with the layers of each stage.
+    ends_together : the first and the last part of the model are on one GPU.
     schedule : its orders as text, if the policy built them for slower links.
     """
 
@@ -44,6 +45,7 @@ class TimedCell:
     makespan_ms: float
     utilization: float
     memory: tuple[MemoryUse, ...] | None = None
+    ends_together: bool = False
     schedule: str | None = None
 
 
@@ -186,4 +188,5 @@ class Cells:
             makespan_ms=timeline.makespan,
             utilization=timeline.utilization(),
             memory=memory_per_stage(job.stages.memory, gpus, schedule),
+            ends_together=schedule.traversal.ends_together,
         )

@@ -176,8 +176,6 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
     was_ms = option.pp_time_ms
     assert was_ms is not None  # of a cell that was timed
     option = replace(option, lower_bound_ms=min(timed.lower_bound, was_ms))
-    if timed.timeline.makespan >= was_ms:
-        return option
     schedule = timed.timeline.schedule
     faster = replace(option, policy=timed.chosen.policy, schedule=str(schedule))
     cluster, job = placed_job(request, option)
@@ -186,8 +184,12 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
         lower_bound_ms=min(timed.lower_bound, timed.timeline.makespan),
         utilization=timed.timeline.utilization(),
         memory=memory_per_stage(job.stages.memory, gpus_of_stages(cluster, option.partitions), schedule),
+        ends_together=schedule.traversal.ends_together,
     )
-    return _figured(request, cluster, job, faster, figures)
+    faster = _figured(request, cluster, job, faster, figures)
+    assert faster.iteration_ms is not None
+    assert option.iteration_ms is not None
+    return faster if faster.iteration_ms < option.iteration_ms else option
 
 
 def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -> Option:
@@ -198,6 +200,7 @@ def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -
         lower_bound_ms=option.lower_bound_ms,
         utilization=1.0,
         memory=None,
+        ends_together=True,  # as a wave has them, which `auto` may choose
     )
     return _figured(request, cluster, job, option, figures)
 

@@ -7,6 +7,7 @@ from engine.errors import Infeasible
 from engine.plan import choose, cost
 from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
 from engine.plan.result import Option
+from engine.plan.search.bound import ends_together
 from engine.plan.search.candidates import Candidates, candidates, with_longer_routes
 from engine.plan.search.cells import Cells, Spent, TimedCell
 from engine.plan.search.numbers import Numbers
@@ -141,7 +142,13 @@ class Space:
         candidates = self.classes[ahead.of]
         least_ms = float(candidates.bounds.tried[ahead.index])
         job = self.problem.least_job
-        at_best = TimedCell(job=job, policy=request.policy, makespan_ms=least_ms, utilization=1.0)
+        at_best = TimedCell(
+            job=job,
+            policy=request.policy,
+            makespan_ms=least_ms,
+            utilization=1.0,
+            ends_together=ends_together(request.policy),
+        )
         least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried if these are too many
         return not self._option(least, *candidates.placed[ahead.index], at_best, least_ms).feasible
 
@@ -178,6 +185,7 @@ class Space:
             lower_bound_ms=any_ms,
             utilization=cell.utilization,
             memory=cell.memory,
+            ends_together=cell.ends_together,
         )
         option = replace(option, policy=cell.policy, schedule=cell.schedule)
         timed = timed_option(problem.request, problem.cluster, cell.job, option, figures)
