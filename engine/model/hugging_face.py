@@ -1,51 +1,27 @@
 """Models as Hugging Face describes them: a config.json becomes a shape.
 
-A new family is one file in engine/model/families, imported here and named in `FILES`.
+A new family is one file in engine/model/families: `MODEL_TYPES`, and `shape`, which reads their configs.
 """
 
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 from pydantic import ConfigDict, RootModel, model_validator
 
 from engine.errors import InputError
 from engine.inputs import FORGETFUL, nearest
-from engine.model.families import (
-    deepseek_v3,
-    gemma,
-    gpt2,
-    gpt_neox,
-    llama,
-    mistral,
-    mixtral,
-    olmo2,
-    opt,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-)
+from engine.model import families
 from engine.model.families.config import LARGEST, Config
 from engine.model.transformer import Transformer
 
-FILES = (
-    deepseek_v3,
-    gemma,
-    gpt2,
-    gpt_neox,
-    llama,
-    mistral,
-    mixtral,
-    olmo2,
-    opt,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_moe,
+_FILES = (
+    import_module(f"{families.__name__}.{each.name}") for each in pkgutil.iter_modules(families.__path__)
 )
-FAMILIES = {model_type: file.shape for file in FILES for model_type in file.MODEL_TYPES}
+FAMILIES = {model_type: file.shape for file in _FILES for model_type in getattr(file, "MODEL_TYPES", ())}
 NESTED = "text_config"  # of a model that sees images as well
 
 
