@@ -13,7 +13,7 @@ from engine.errors import InputError
 from engine.inputs import nearest, parse
 from engine.model.description import DTYPE_BYTES, ModelFigures, figures_of
 from engine.model.hugging_face import read_config
-from engine.model.presets import PRESETS
+from engine.model.presets import KNOWN
 from engine.plan.network.request import ShapeInput
 
 
@@ -39,9 +39,9 @@ def command(file: str, dtype: str, as_json: bool) -> None:
 
 def _figures(file: str, dtype: str) -> ModelFigures:
     if file != "-" and not Path(file).exists():
-        if file not in PRESETS:
-            raise InputError("FILE", file, "no such file, nor a preset: " + nearest(file, PRESETS))
-        return figures_of(PRESETS[file], dtype, f"preset {file}")
+        if file not in KNOWN:
+            raise InputError("FILE", file, "no such file, nor a preset: " + nearest(file, KNOWN))
+        return figures_of(KNOWN[file].shape, dtype, f"preset {file}: {KNOWN[file].source}")
     document: Any = read_model(file)
     if isinstance(document, dict) and "model_type" in document:
         config = read_config(document)

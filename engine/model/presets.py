@@ -7,44 +7,42 @@ tokens together give 407–411 million and 1.22 billion, which may be how the pa
 matrix in it, a stage computes with all of them, as here.) They get one layer per pipeline stage ("we limit
 the number of layers to fit"), and no vocabulary on top.
 
-Llama 3: table 3 of "The Llama 3 Herd of Models" (2024), vocabulary 128,256, sequences of 8,192.
-``gpt-22b`` to ``gpt-1t`` are those of Korthikanti et al. (2022, table 3), ``gpt-146b`` of Narayanan et al.
-(2021, table 1): sequences of 2,048, vocabulary 51,200. ``tiny`` is for trials on a laptop: bytes as
-vocabulary.
+What each is from stands beside it in engine/data/models/presets.json.
 """
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import nearest
+from engine.model.hugging_face import read_config
 from engine.model.transformer import Transformer
 
 
-def _gpt(layers: int, hidden: int, heads: int) -> Transformer:
-    return Transformer(
-        layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, vocab=51_200, seq=2048
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A model by name: its shape, and what that is from."""
+
+    shape: Transformer
+    source: str
 
 
-PRESETS = {
-    "gpt-a": Transformer(layers=1, hidden=4096, heads=32, kv_heads=32, ffn=42_112, vocab=0, seq=4096),
-    "gpt-b": Transformer(layers=1, hidden=8192, heads=64, kv_heads=64, ffn=56_832, vocab=0, seq=6144),
-    "llama-3-8b": Transformer(
-        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14_336, vocab=128_256, seq=8192, family="llama"
-    ),
-    "llama-3-70b": Transformer(
-        layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28_672, vocab=128_256, seq=8192, family="llama"
-    ),
-    "llama-3-405b": Transformer(
-        layers=126, hidden=16_384, heads=128, kv_heads=8, ffn=53_248, vocab=128_256, seq=8192, family="llama"
-    ),
-    "gpt-22b": _gpt(48, 6144, 64),
-    "gpt-146b": _gpt(80, 12_288, 96),
-    "gpt-175b": _gpt(96, 12_288, 96),
-    "gpt-530b": _gpt(105, 20_480, 128),
-    "gpt-1t": _gpt(128, 25_600, 160),
-    "tiny": Transformer(layers=6, hidden=64, heads=4, kv_heads=4, ffn=256, vocab=256, seq=64),
-}
+def _shape(model: dict[str, Any]) -> Transformer:
+    return read_config(model).shape if "model_type" in model else Transformer(**model)
+
+
+def _known() -> dict[str, Preset]:
+    text = files("engine").joinpath("data/models/presets.json").read_text(encoding="utf-8")
+    return {
+        name: Preset(shape=_shape(row["model"]), source=row["source"])
+        for name, row in json.loads(text).items()
+    }
+
+
+KNOWN = _known()
+PRESETS = {name: known.shape for name, known in KNOWN.items()}
 # Sized to the pipeline that runs them: one layer a stage.
 PER_STAGE = frozenset({"gpt-a", "gpt-b"})
 
