@@ -8,9 +8,8 @@ from engine.cluster.cluster import Cluster, DataCenter, WanLink
 from engine.cluster.collectives import Values, ring_all_reduce_s
 from engine.cluster.gpus import Gpu
 from engine.errors import InputError
-from engine.model.hugging_face import HuggingFaceModel
+from engine.model.document import shape_of
 from engine.model.layer_profiles import GRADIENT_BYTES
-from engine.model.presets import preset
 from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
 from engine.plan.layers import MOST_LAYERS, Balance
@@ -21,7 +20,6 @@ from engine.plan.request import (
     LayerProfilesInput,
     Layout,
     LinkInput,
-    ModelInput,
     PlanRequest,
 )
 from engine.plan.stages import Stages, stages_of
@@ -174,7 +172,7 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
     if given.layer_profiles is not None:
         return _profiled_job(request, cluster, layout, given.layer_profiles)
     try:
-        model = None if given.model is None else _shape(given.model, layout.partitions)
+        model = None if given.model is None else shape_of(given.model, layout.partitions)
         if model is not None:
             _check_layers(given, layout, model)
         stages = stages_of(given, layout, model)
@@ -262,29 +260,6 @@ def _job(
         activation_bytes=given.activation_bytes,
         tokens_per_microbatch=given.tokens_per_microbatch,
         stages=stages,
-    )
-
-
-def _shape(given: str | ModelInput | HuggingFaceModel, stages: int) -> Transformer:
-    return preset(given, stages=stages) if isinstance(given, str) else shape_of(given)
-
-
-def shape_of(given: ModelInput | HuggingFaceModel) -> Transformer:
-    """The shape that a document gives instead of a preset's name, with defaults filled in."""
-    if isinstance(given, HuggingFaceModel):
-        return given.read.shape
-    kv_heads = given.kv_heads or given.heads
-    ffn = given.ffn or 4 * given.hidden
-    looks_like_llama = ffn != 4 * given.hidden or kv_heads < given.heads
-    return Transformer(
-        layers=given.layers,
-        hidden=given.hidden,
-        heads=given.heads,
-        kv_heads=kv_heads,
-        ffn=ffn,
-        vocab=given.vocab,
-        seq=given.seq,
-        family=given.family or ("llama" if looks_like_llama else "gpt"),
     )
 
 

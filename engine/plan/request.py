@@ -11,7 +11,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
-from engine.model.hugging_face import HuggingFaceModel
+from engine.model.document import NameOrShape
+from engine.model.families.config import LARGEST
 from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_sizes
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
@@ -26,7 +27,6 @@ Bill = Literal["used", "whole"]
 DEFAULT_INTRA_GBPS = 100.0
 MOST_GPUS = 10_000_000
 LEAST_GBPS = 1e-6
-LONGEST = 1_000_000_000  # of any one dimension of a model
 MOST_OPTIONS = 100_000
 MOST_LAYOUTS = 64
 # Llama 3 herd, table 4: 38–43 % of the bf16 peak on 8 to 16 thousand H100s.
@@ -102,46 +102,6 @@ class LinkInput(Document):
     egress_price_per_gb: NonNegative = 0.0
 
 
-class ModelInput(Document):
-    """The shape of a model that has no preset.
-
-    `family` is gpt (two-matrix MLP, biases) or llama (gated MLP, grouped-query attention); by default llama
-    if `ffn` is given and is not 4 × hidden, or `kv_heads` is less than `heads`.
-    """
-
-    layers: Count = Field(le=1_000_000)
-    hidden: Count = Field(le=LONGEST)
-    heads: Count = Field(le=LONGEST)
-    kv_heads: Count | None = Field(default=None, le=LONGEST)
-    ffn: Count | None = Field(default=None, le=LONGEST)
-    vocab: Index = Field(default=0, le=LONGEST)
-    seq: Count = Field(le=LONGEST)
-    family: Literal["gpt", "llama"] | None = None
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "ModelInput":
-        if self.hidden % self.heads:
-            raise InputError("heads", self.heads, f"must divide hidden = {self.hidden}")
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise InputError("kv_heads", self.kv_heads, f"must divide heads = {self.heads}")
-        return self
-
-
-def kind_of_model(model: object) -> str:
-    """Which of the ways to name a model a document takes: the tag of its type."""
-    if isinstance(model, HuggingFaceModel) or (isinstance(model, dict) and "model_type" in model):
-        return "HuggingFaceModel"
-    return "ModelInput" if isinstance(model, dict | ModelInput) else "str"
-
-
-# Tagged, so that a fault in a shape is not reported as "not a name".
-NameOrShape = Annotated[
-    Annotated[str, Tag("str")]
-    | Annotated[ModelInput, Tag("ModelInput")]
-    | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")],
-    Discriminator(kind_of_model),
-]
-
 EXPLICIT = (
     "forward_ms",
     "backward_ms",
@@ -201,7 +161,7 @@ class LayerProfilesInput(Document):
     times: dict[str, Any]
     sizes: dict[str, Any]
     layers_per_stage: list[Count] | None = None
-    seq: Count | None = Field(default=None, le=LONGEST)
+    seq: Count | None = Field(default=None, le=LARGEST)
     framework_gb: NonNegative = FRAMEWORK_BYTES / 1e9
 
     @field_validator("times")

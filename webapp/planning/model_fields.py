@@ -10,11 +10,10 @@ from engine.documents import read_document
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.description import ModelFigures, figures_of
+from engine.model.document import ModelInput, shape_of
 from engine.model.hugging_face import read_config
 from engine.model.presets import PRESETS, preset
 from engine.model.transformer import Transformer
-from engine.plan.job import shape_of
-from engine.plan.request import ModelInput
 from webapp.common.document_fields import document_field
 
 CONFIG = "config"  # the choice that is no preset

@@ -9,12 +9,11 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
 from engine.job.sections.device import BYTES_OF_DTYPE
+from engine.model.document import ModelInput, shape_of
 from engine.model.hugging_face import HuggingFaceModel
-from engine.model.presets import preset
 from engine.model.transformer import is_own
 from engine.plan.cell import placed_job, scenario_of
-from engine.plan.job import shape_of
-from engine.plan.request import ModelInput, PlanRequest
+from engine.plan.request import PlanRequest
 from webapp.planning.plan_cell import engine_option
 
 DTYPE_OF_BYTES = {width: name for name, width in BYTES_OF_DTYPE.items()}
@@ -92,9 +91,7 @@ def model_to_train(model: str | Mapping[str, Any], stages: int) -> dict[str, Any
 def _trained(model: str | ModelInput | HuggingFaceModel | None, stages: int) -> dict[str, Any]:
     """The planned model as `model` of a training job; one without a vocabulary gets that of bytes."""
     assert model is not None  # the caller's plan has one
-    called, shape = (
-        (model, preset(model, stages=stages)) if isinstance(model, str) else ("the model", shape_of(model))
-    )
+    called, shape = model if isinstance(model, str) else "the model", shape_of(model, stages)
     if not is_own(shape):
         allowed = f"a training run has blocks of gpt and llama alone, and {shape.family} differs: {SMALL}"
         raise InputError("model", called, allowed)

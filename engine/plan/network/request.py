@@ -11,15 +11,14 @@ from engine.cluster.fabric import Prices
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, NonNegative, Positive, nearest
+from engine.model.document import ModelInput, kind_of_model, shape_of
 from engine.model.efficiency import Efficiency, shipped
 from engine.model.flops import Recompute
 from engine.model.hugging_face import HuggingFaceModel
 from engine.model.kernels import How, Pass
-from engine.model.presets import PER_STAGE, PRESETS, preset
+from engine.model.presets import PER_STAGE, PRESETS
 from engine.model.transformer import Experts, Transformer
-from engine.plan.job import shape_of
 from engine.plan.own_gpu import LEAST_RATE, GpuInput
-from engine.plan.request import ModelInput, kind_of_model
 
 MOST_GPUS = 10_000_000
 MOST_BATCH = 10_000_000
@@ -240,12 +239,8 @@ class NetworkRequest(Document):
         """The model, or None if only the fabric is requested."""
         if self.model is None:
             return None
-        if isinstance(self.model, str):
-            shape = preset(self.model, stages=self.pp or 1)
-        elif isinstance(self.model, HuggingFaceModel):
-            shape = self.model.read.shape
-        else:
-            shape = self.model.shape()
+        given = self.model
+        shape = given.shape() if isinstance(given, ShapeInput) else shape_of(given, self.pp or 1)
         return replace(shape, moe=Experts(**self.moe.model_dump())) if self.moe else shape
 
     @property

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from engine.cluster.gpus import gpu as gpu_named
 from engine.errors import InputError
+from engine.model.document import ModelInput, shape_of
 from engine.model.hugging_face import HuggingFaceModel
 from engine.model.transformer import Transformer
-from engine.plan.job import shape_of
-from engine.plan.request import DEFAULT_MFU, ModelInput
+from engine.plan.request import DEFAULT_MFU
 from engine.plan.swap.events import Machine, atom_order, naive_order, steady_step
 from engine.plan.swap.fleet import Fleet, Worker, ring_allreduce_s, seconds_to_fill
 from engine.plan.swap.layers import Layer, sub_models

@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, NonNegative, Number, Positive, nearest
+from engine.model.document import ModelInput, kind_of_model
 from engine.model.hugging_face import HuggingFaceModel
-from engine.plan.request import ModelInput, kind_of_model
 from engine.plan.swap.models import known_models
 from engine.plan.swap.partition import MOST_ACCUMULATION, MOST_CUT_BYTES, MOST_LAYERS
 
