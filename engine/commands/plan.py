@@ -11,6 +11,7 @@ import click
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
+from engine.commands.plan_what_if import what_if_lines, what_ifs
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -28,7 +29,12 @@ LONGEST_RUN = 3
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and options.csv.")
-def command(file: str, as_json: bool, out: Path | None) -> None:
+@click.option(
+    "--what-if",
+    is_flag=True,
+    help="Also plan without each data centre, with each link at half its bandwidth, with each price doubled.",
+)
+def command(file: str, as_json: bool, out: Path | None, what_if: bool) -> None:
     """Choose data centres and the number of DP-cells for a training job.
 
     FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: search (default)
@@ -39,12 +45,13 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     document = with_tables(document, *(("job", "layer_profiles", name) for name in tables))
     request = parse(PlanRequest, document)
     result = _planned(request)
+    changed = what_ifs(document) if what_if else []
     if out is not None:
-        _write(result, out)
+        _write(result, changed, out)
     if as_json:
-        click.echo(json.dumps(result.as_dict(), allow_nan=False))
+        click.echo(json.dumps(_answer(result, changed), allow_nan=False))
     else:
-        click.echo("\n".join(lines(request, result)))
+        click.echo("\n".join([*lines(request, result), *what_if_lines(changed)]))
 
 
 def _planned(request: PlanRequest) -> PlanResult:
@@ -55,9 +62,13 @@ def _planned(request: PlanRequest) -> PlanResult:
     return plan(request)
 
 
-def _write(result: PlanResult, out: Path) -> None:
+def _answer(result: PlanResult, changed: list[dict[str, Any]]) -> dict[str, Any]:
+    return result.as_dict() | ({"what_if": changed} if changed else {})
+
+
+def _write(result: PlanResult, changed: list[dict[str, Any]], out: Path) -> None:
     """Writes the answer and its options. Raises InputError if the folder cannot be created or written."""
-    write_json(result.as_dict(), folder(out) / "result.json")
+    write_json(_answer(result, changed), folder(out) / "result.json")
     rows = [_flat(option) for option in result.options]
     write_rows(list(rows[0]) if rows else [], (list(row.values()) for row in rows), out / "options.csv")
 

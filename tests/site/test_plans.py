@@ -11,12 +11,14 @@ from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.commands.plan_what_if import what_ifs
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.shape import shape_of
 from engine.plan.answer import WHAT_IF_S
 from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
+from engine.plan.what_if import transfer_to_forward
 from tests.site.world import VALUES, World
 from webapp.accounts.models import AuditEntry
 from webapp.computations import services as computations
@@ -89,21 +91,25 @@ def test_what_a_slider_says_is_what_the_document_holds(
     document, used = changed(DOCUMENT, query)
     assert [dc["gpus"] for dc in document["datacenters"]] == list(gpus)
     assert document["datacenters"][1]["price_per_gpu_hour"] == price
-    link = document["links"][0]
-    assert (link["latency_ms"], link["bandwidth_gbps"]) == (latency, bandwidth)
+    if gpus[0] and gpus[1]:
+        link = document["links"][0]
+        assert (link["latency_ms"], link["bandwidth_gbps"]) == (latency, bandwidth)
+    else:  # a data centre is lost, and its link
+        assert document["links"] == []
     # The changed document, asked with what was used alone, is the same; nothing used, nothing changed.
     assert changed(DOCUMENT, used) == (document, used)
     assert (document == DOCUMENT) == (not used)
-    assert len(differences(DOCUMENT, document)) == len(used)
     shown = sliders(DOCUMENT, document)
+    if not document["links"]:
+        assert f"without {DOCUMENT['datacenters'][gpus.index(0)]['name']}" in differences(DOCUMENT, document)
+        return
+    assert len(differences(DOCUMENT, document)) == len(used)
     for slider in [*shown["gpus"], *shown["links"][0][1], *shown["job"]]:
         assert slider.least <= slider.value <= slider.most
         assert slider.is_changed == (slider.name in used)
 
 
 def test_c_follows_the_links_where_it_came_from_them() -> None:
-    from webapp.planning.compose import transfer_to_forward
-
     derived = json.loads(json.dumps(DOCUMENT))
     derived["job"]["comm_to_compute"] = transfer_to_forward(derived["job"], derived["links"])
     document, _ = changed(derived, {"bandwidth-0": "2.5"})
@@ -156,6 +162,40 @@ def test_a_what_if_is_the_answer_of_the_command(world: World, operator: Client) 
     assert answer.context["plan_json"]["before"]
     plan.refresh_from_db()
     assert plan.request["datacenters"][1]["gpus"] == 8
+
+
+@pytest.mark.django_db
+def test_what_ifs_of_one_click_agree_with_the_command(world: World, operator: Client) -> None:
+    plan = made(world, job={**DOCUMENT["job"], "partitions": 9})
+    as_planned, *rows = what_ifs(plan.request)
+    whole = operator.get(reverse("planning:plan-detail", args=[plan.pk]))
+    clicks = [click for _, several in whole.context["one_clicks"] for click in several]
+    assert {click.about for click in clicks} == {row["change"] for row in rows}
+    names = ("iteration_ms", "throughput", "cost_per_iteration", "cost_per_day", "gpus")
+    for click in clicks:
+        assert f"?{click.address}".replace("&", "&amp;") in whole.content.decode()
+        row = next(row for row in rows if row["change"] == click.about)
+        answer = page(operator, plan, **click.query)
+        assert [line["before"] for line in answer.context["compared"]] == [as_planned[name] for name in names]
+        assert [line["now"] for line in answer.context["compared"]] == [row[name] for name in names]
+        assert (answer.context["none_feasible"] or None) == (row["reason"] and row["reason"].capitalize())
+    lost = page(operator, plan, **{"gpus-0": "0"}).content.decode()
+    assert "Without us no plan holds the model: " in lost
+    here = operator.get(reverse("planning:plan-detail", args=[plan.pk]), {"gpus-0": "0"}).content.decode()
+    assert '?gpus-0=0" aria-current="true"' in here
+
+
+@pytest.mark.django_db
+def test_a_what_if_is_compared_with_the_plan_at_the_same_effort(world: World, operator: Client) -> None:
+    plan = made(world)
+    fast = plan.best["iteration_ms"]
+    refined = json.loads(json.dumps(plan.result))
+    refined["options"][refined["best"]]["iteration_ms"] = fast - 1
+    Plan.objects.filter(pk=plan.pk).update(result=refined)
+    answer = page(operator, plan, **{"price-0": "4"})
+    assert answer.context["compared"][0]["before"] == fast
+    assert answer.context["compared"][0]["percent"] == 0
+    assert b"Both with fast schedules" in answer.content
 
 
 @pytest.mark.long
@@ -273,7 +313,7 @@ def test_a_what_if_that_takes_long_is_computed_by_the_worker(
     work_at(Computation.objects.get(kind="refine").pk)
     there = page(operator, plan, **change)
     assert there.context["refining"]["state"] == "refined"
-    assert there.context["best_now"] is not None
+    assert there.context["compared"][0]["now"] is not None
     assert there.context["what"].is_changed
     operator.force_login(world.users["viewer"])
     assert page(operator, plan, **{"gpus-1": "6"}).context["refining"]["state"] == "fast"
@@ -400,7 +440,9 @@ def test_a_plan_without_an_option_says_why(world: World, operator: Client) -> No
     assert plan.result["feasible"] is False
     assert plan.result["reason"][1:] in answer.content.decode()
     more = page(operator, plan, **{"gpus-0": "12"})
-    assert "There is a feasible option now" in more.content.decode()
+    iteration = more.context["compared"][0]
+    assert (iteration["before"], iteration["percent"]) == (None, None)
+    assert iteration["now"] > 0
 
 
 @pytest.mark.django_db

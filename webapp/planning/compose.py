@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from engine.job.network import hop_network
 from engine.model.serving import PrefillBudget
+from engine.plan.what_if import transfer_to_forward
 from webapp.common.number_lists import one_or_many
 from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
@@ -160,17 +160,3 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
     if values.get("micro_batch") and values.get("seq"):
         job["tokens_per_microbatch"] = values["micro_batch"] * values["seq"]
     return job
-
-
-def transfer_to_forward(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> float:
-    """C: time of one message over the slowest link's node pair, per forward; 0 without links."""
-    nbytes = values.get("activation_bytes") or 0
-    times = [
-        hop_network(
-            latency_ms=link["latency_ms"],
-            cap_gbps=link["bandwidth_gbps"],
-            connections=link.get("connections"),
-        ).transfer_ms(nbytes)
-        for link in links
-    ]
-    return round(max(times, default=0.0) / values["forward_ms"], 6)

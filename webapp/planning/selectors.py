@@ -9,12 +9,14 @@ from django.utils.http import urlencode
 from engine.inputs import parse
 from engine.model.description import ModelFigures
 from engine.plan.request import PlanRequest
+from engine.plan.what_if import lost, no_option
 from engine.schedule.registry import name_of
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
 from webapp.computations.models import Computation, ComputationState
 from webapp.planning.model_fields import figures_for
 from webapp.planning.models import Plan
+from webapp.planning.one_click import compared, one_clicks
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import WhatIf, answer_at_once, differences, sliders, what_if_of
@@ -57,8 +59,8 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "what_query": urlencode(what.used),
         "what_vals": json.dumps(what.used),
         "differences": differences(plan.request, what.document),
-        "best_before": plan.best,
-        "best_now": _at(result, result.get("best")),
+        "one_clicks": one_clicks(plan.request),
+        **_compared(what, result, refinement),
         "result": result,
         "options": options,
         "dcs": dcs,
@@ -99,6 +101,32 @@ def _result(what: WhatIf, refinement: Computation | None) -> tuple[dict[str, Any
     if not what_if_at_once(parse(PlanRequest, what.document)):
         return UNANSWERED, 0.0
     return answer_at_once(what.document)
+
+
+def _compared(what: WhatIf, result: dict[str, Any], refinement: Computation | None) -> dict[str, Any]:
+    """{compared, same_effort, none_feasible} of a what-if beside its plan.
+
+    same_effort : both are of fast schedules alone, and the plan's own answer is a better one.
+    """
+    if not what.is_changed or result.get("waits"):
+        return {}
+    plan = what.plan
+    is_refined = refinement is not None and not refinement.is_open and refinement.answer
+    if is_refined or not what_if_at_once(parse(PlanRequest, plan.request)):
+        before = plan.result
+    else:
+        before, _ = answer_at_once(plan.request)
+    return {
+        "compared": compared(before, result),
+        "same_effort": _best(before, "iteration_ms") != _best(plan.result, "iteration_ms"),
+        "planned_best": plan.best,
+        "none_feasible": result["best"] is None
+        and no_option(lost(plan.request, what.document), result).capitalize(),
+    }
+
+
+def _best(result: dict[str, Any], name: str) -> Any:
+    return None if result["best"] is None else result["options"][result["best"]][name]
 
 
 def result_of(plan: Plan, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,10 +187,6 @@ def _model_figures(job: dict[str, Any]) -> ModelFigures | None:
         return None
     several = job["partitions"] if isinstance(job["partitions"], list) else [job["partitions"]]
     return figures_for(job["model"], min(several))
-
-
-def _at(result: dict[str, Any], index: int | None) -> dict[str, Any] | None:
-    return None if index is None else result["options"][index]
 
 
 def _option(what: WhatIf, result: dict[str, Any], index: int, dcs: list[str]) -> dict[str, Any]:

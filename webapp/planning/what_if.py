@@ -16,8 +16,8 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.answer import WHAT_IF_S, plan
 from engine.plan.request import PlanRequest
+from engine.plan.what_if import follow, follows_links
 from webapp.common.queries import whole
-from webapp.planning.compose import transfer_to_forward
 from webapp.planning.models import Plan
 
 LEAST_GPUS, LEAST_MS, LEAST_GBPS = 16, 50.0, 10.0  # where a slider ends at least
@@ -50,7 +50,7 @@ class Slider:
 def sliders(request: dict[str, Any], changed: dict[str, Any]) -> dict[str, list[Any]]:
     """{"gpus", "job"} sliders and "links" [(pair, sliders)] of a plan's document and of the changed one."""
     dcs = list(zip(request["datacenters"], changed["datacenters"], strict=True))
-    links = list(zip(request.get("links", []), changed.get("links", []), strict=True))
+    links = _links(request, changed)
     if len(dcs) > MOST_SLIDERS or len(links) > MOST_SLIDERS:
         return {"gpus": [], "links": [], "job": []}
     return {
@@ -72,6 +72,12 @@ def sliders(request: dict[str, Any], changed: dict[str, Any]) -> dict[str, list[
         "links": [(_between(pair[0]), list(_of_link(i, *pair))) for i, pair in enumerate(links)],
         "job": list(_of_job(request, changed)),
     }
+
+
+def _links(request: dict[str, Any], changed: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each link of a plan, and what it is after the changes; that of a lost data centre is as it was."""
+    after = {tuple(link["between"]): link for link in changed.get("links", [])}
+    return [(link, after.get(tuple(link["between"]), link)) for link in request.get("links", [])]
 
 
 def _between(link: dict[str, Any]) -> str:
@@ -142,11 +148,10 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
             put(made["datacenters"][at], "price_per_gpu_hour", name, _number(name, query[name]))
         elif kind in FIGURES and at < len(made.get("links", [])):
             put(made["links"][at], FIGURES[kind], name, _number(name, query[name]))
-    if follows_links(request):
-        if used:
-            parse(PlanRequest, made)  # a link that the engine refuses has no time for a message
-        made["job"]["comm_to_compute"] = transfer_to_forward(made["job"], made["links"])
-    elif "c" in query and request["job"].get("comm_to_compute") is not None:
+    if used:
+        parse(PlanRequest, made)  # a link that the engine refuses has no time for a message
+    follow(request, made)
+    if not follows_links(request) and "c" in query and request["job"].get("comm_to_compute") is not None:
         put(made["job"], "comm_to_compute", "c", _number("c", query["c"]))
     if "budget" in query:
         limit = _number("budget", query["budget"]) if query["budget"] else None
@@ -158,13 +163,6 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
 
 FIGURES = {"latency": "latency_ms", "bandwidth": "bandwidth_gbps"}
 PARAMETERS = {"gpus": "gpus", "price_per_gpu_hour": "price"} | {v: name for name, v in FIGURES.items()}
-
-
-def follows_links(request: dict[str, Any]) -> bool:
-    """Whether C of a document with explicit times is what the message takes on its slowest link."""
-    job, links = request["job"], request.get("links") or []
-    given = job.get("comm_to_compute")
-    return bool(links) and given is not None and given == transfer_to_forward(job, links)
 
 
 def _number(name: str, text: str) -> float:
@@ -184,7 +182,7 @@ def _whole(name: str, text: str) -> int:
 def differences(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
     """The differences in words: "us-west 12 → 24 GPUs"."""
     lines = [
-        f"{was['name']} {was['gpus']:,} → {now['gpus']:,} GPUs"
+        f"{was['name']} {was['gpus']:,} → {now['gpus']:,} GPUs" if now["gpus"] else f"without {was['name']}"
         for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
         if was["gpus"] != now["gpus"]
     ]
@@ -193,7 +191,7 @@ def differences(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
         for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
         if was["price_per_gpu_hour"] != now["price_per_gpu_hour"]
     ]
-    for was, now in zip(request.get("links", []), made.get("links", []), strict=True):
+    for was, now in _links(request, made):
         pair = _between(was)
         for field, unit in (("latency_ms", "ms"), ("bandwidth_gbps", "Gbit/s")):
             if was[field] != now[field]:
