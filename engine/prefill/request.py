@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from engine.documents import MOST_LINES_BYTES, read_json, read_text, unreadable
 from engine.errors import Infeasible, InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
-from engine.prefill.bubbles import TrainingPattern, of_spans, of_timeline
+from engine.prefill.bubbles import TrainingPattern, joined, of_spans, of_timeline
 from engine.prefill.index import Fleet
 from engine.prefill.latency import MOST_RESERVE_MS, Hop, LatencyModel, Point, errors, fit
 from engine.prefill.placement import Cache, Order, Settings
@@ -29,27 +29,57 @@ ACTIVATION_BYTES_PER_TOKEN = 8_192
 
 
 class Bubbles(Document):
-    """Source of bubbles: a scenario whose time unit lasts `slot_ms`, or recorded spans.
+    """Source of bubbles: a scenario whose time unit lasts `slot_ms`, recorded spans, or the times themselves.
 
     timeline : a file of spans as JSON lines (seconds, unless slot_ms says otherwise), or the output of
         `meridian simulate --json` (slot_ms needed).
+    busy, period_ms : for each pipeline and stage the intervals [begin, end], in ms and in order, in which its
+        GPU trains in an iteration of so many ms.
     """
 
     scenario: Scenario | None = None
     slot_ms: Positive | None = None
     timeline: str | None = None
+    busy: Annotated[list[list[list[tuple[NonNegative, NonNegative]]]], Field(min_length=1)] | None = None
+    period_ms: Positive | None = None
+
+    @classmethod
+    def of(cls, pattern: TrainingPattern) -> "Bubbles":
+        """Those of `pattern`."""
+        busy = [[list(gpu) for gpu in pipeline] for pipeline in pattern.busy]
+        return cls(busy=busy, period_ms=pattern.period_ms)
 
     @model_validator(mode="after")
     def _one_source(self) -> "Bubbles":
-        if (self.scenario is None) == (self.timeline is None):
-            given = "both" if self.scenario else None
-            raise InputError("", given, "give either scenario (with slot_ms) or timeline")
+        given = [name for name in ("scenario", "timeline", "busy") if getattr(self, name) is not None]
+        if len(given) != 1:
+            allowed = "give one of scenario (with slot_ms), timeline, and busy (with period_ms)"
+            raise InputError("", " and ".join(given) or None, allowed)
         if self.scenario is not None and self.slot_ms is None:
             raise InputError("slot_ms", None, "required with a scenario: ms of its time unit")
+        if (self.busy is None) != (self.period_ms is None):
+            raise InputError("period_ms", self.period_ms, "required with busy, and with nothing else")
+        self._busy_is_in_order()
         return self
+
+    def _busy_is_in_order(self) -> None:
+        busy = self.busy or []
+        for i, pipeline in enumerate(busy):
+            if not pipeline or len(pipeline) != len(busy[0]):
+                allowed = "as many stages as the other pipelines, at least one"
+                raise InputError(f"busy[{i}]", len(pipeline), allowed)
+            for j, gpu in enumerate(pipeline):
+                edges = [0.0, *(edge for interval in gpu for edge in interval), self.period_ms or 0.0]
+                if edges != sorted(edges):
+                    allowed = "must be intervals in order, apart, and within 0 and period_ms"
+                    raise InputError(f"busy[{i}][{j}]", gpu, allowed)
 
     def pattern(self) -> TrainingPattern | Infeasible:
         """Training times of the GPUs. Raises InputError if the timeline cannot be read."""
+        if self.busy is not None:
+            rows = tuple(tuple(joined(gpu) for gpu in pipeline) for pipeline in self.busy)
+            stages = len(self.busy[0])
+            return TrainingPattern(period_ms=self.period_ms or 0.0, busy=rows, dc_of_stage=(0,) * stages)
         if self.scenario is None:
             return self._recorded()
         result = simulate(self.scenario)

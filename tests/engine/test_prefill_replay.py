@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from engine.commands.prefill import replay_command
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.replay import ReplayResult, replay
-from engine.prefill.request import ReplayRequest
+from engine.prefill.request import Bubbles, ReplayRequest
 from engine.prefill.trace import read_trace
 from engine.schedule.scenario import Scenario
 from engine.simulate import simulate
@@ -246,6 +247,14 @@ def test_a_recorded_timeline_is_as_good_as_its_scenario(tmp_path: Path) -> None:
         assert result.accepted == expected.accepted
 
 
+def test_the_times_themselves_give_what_their_scenario_gives() -> None:
+    expected, _ = replayed(document())
+    pattern = parse(ReplayRequest, document()).bubbles.pattern()
+    assert isinstance(pattern, TrainingPattern)
+    bubbles = Bubbles.of(pattern).model_dump(mode="json", exclude_none=True)
+    assert replayed(document(bubbles=bubbles))[0].ttft_ms == expected.ttft_ms
+
+
 def test_mooncake_and_too_long() -> None:
     data = document(trace="mooncake-conversation", load=1, requests=200)
     data["controller"] = {
@@ -275,6 +284,13 @@ def test_infeasible_schedules_are_an_answer() -> None:
         ({"bubbles": {"scenario": TESTBED}}, "bubbles.slot_ms"),
         ({"bubbles": {"scenario": {**TESTBED, "stages": 0}, "slot_ms": 1}}, "bubbles.scenario.stages"),
         ({"bubbles": {"timeline": "/nowhere"}}, "bubbles.timeline"),
+        ({"bubbles": {"busy": [[[[0, 1]]]]}}, "bubbles.period_ms"),
+        ({"bubbles": {"period_ms": 9}}, "bubbles"),
+        ({"bubbles": {"busy": [], "period_ms": 9}}, "bubbles.busy"),
+        ({"bubbles": {"busy": [[]], "period_ms": 9}}, "bubbles.busy[0]"),
+        ({"bubbles": {"busy": [[[]], [[], []]], "period_ms": 9}}, "bubbles.busy[1]"),
+        ({"bubbles": {"busy": [[[[0, 2], [1, 3]]]], "period_ms": 9}}, "bubbles.busy[0][0]"),
+        ({"bubbles": {"busy": [[[[8, 10]]]], "period_ms": 9}}, "bubbles.busy[0][0]"),
         ({"profile": {}}, "profile"),
         ({"profile": {"a_ms": 1}}, "profile.b_ms"),
         ({"profile": {"points": [[1, 1], [2, 2]]}}, "profile.points"),
