@@ -28,6 +28,7 @@ COMMANDS = {
     "cross-dc": "cross_dc",
     "place": "place",
     "network": "network",
+    "data": "data",
     "train": "train",
     "export": "export",
     "reproduce": "reproduce",
@@ -54,7 +55,7 @@ def _missing(command: str, error: ModuleNotFoundError) -> Exception:
     """What to say where a package that `command` imports is missing: what to install, or a fault of ours."""
     if str(error.name).partition(".")[0] in ("engine", "numpy"):
         return error
-    extra = "analyze" if error.name == "pyarrow" else "runtime"
+    extra = "data" if command == "data" else "analyze" if error.name == "pyarrow" else "runtime"
     allowed = f"needs {error.name}, which is not installed: pip install 'meridian[{extra}]'"
     return InputError("command", command, allowed)
 

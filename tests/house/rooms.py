@@ -16,6 +16,7 @@ ENGINE = (
     "job",
     "control",
     "transport",
+    "dataset",
     "nn",
     "train serve pipelining",
     "run",

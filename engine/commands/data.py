@@ -1,0 +1,128 @@
+"""`meridian data`: documents as tokens, once for many runs, and the sequences that a run sees of them."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.dataset.corpus import PreparedCorpus, open_prepared
+from engine.dataset.decoded import shown_step
+from engine.dataset.document import DatasetDocument
+from engine.dataset.prepare import prepare
+from engine.documents import load_document
+from engine.errors import InputError
+from engine.inputs import parse
+
+
+@click.group("data")
+def command() -> None:
+    """Prepare documents for training, and look at what a run sees of them."""
+
+
+@command.command("prepare")
+@click.argument("file")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new folder.")
+@click.option(
+    "--processes", type=click.IntRange(1, 1024), help="That tokenise side by side (one for each CPU)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines of text.")
+def prepare_command(file: str, out: Path, processes: int | None, as_json: bool) -> None:
+    """Tokenise documents once, into a folder that runs map into memory.
+
+    FILE (JSON or YAML, - for standard input) has: sources (each: path, format text|jsonl|parquet|datasets,
+    field or messages, weight), tokenizer, packing, on_bad, longest_bytes; see docs/data.md. The folder
+    appears once it is whole; after an interruption the same command goes on. Progress goes to stderr.
+    """
+    document = parse(DatasetDocument, load_document(file))
+    with click.progressbar(length=1, label="tokenise", file=sys.stderr, hidden=as_json) as bar:
+
+        def begin(total: int) -> None:
+            bar.length = max(1, total)
+
+        index = prepare(
+            document,
+            out,
+            processes=processes or len(os.sched_getaffinity(0)),
+            begin=begin,
+            report=lambda done: bar.update(done),
+        )
+    skipped = sum(shard.skipped for shard in index.shards)
+    for example in [example for shard in index.shards for example in shard.examples][:20]:
+        click.echo(f"skipped: {example.where}: {example.why}", err=True)
+    answer: dict[str, Any] = {
+        "out": str(out),
+        "fingerprint": index.fingerprint,
+        "vocabulary": index.tokenizer.vocabulary,
+        "sources": [
+            {
+                "path": source.path,
+                **{
+                    name: sum(getattr(shard, name) for shard in index.shards if shard.source == number)
+                    for name in ("documents", "tokens", "counted", "skipped")
+                },
+            }
+            for number, source in enumerate(index.document.sources)
+        ],
+    }
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    for row in answer["sources"]:
+        click.echo(
+            f"{row['path']}: {row['documents']:,} documents, {row['tokens']:,} tokens, "
+            f"{row['counted']:,} of them count"
+        )
+    click.echo(f"{out}: vocabulary {index.tokenizer.vocabulary:,}, {skipped:,} skipped")
+
+
+@command.command("inspect")
+@click.argument("target")
+@click.option("--step", default=0, type=click.IntRange(0), show_default=True, help="Counted from 0.")
+@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence, where TARGET is a folder.")
+@click.option("--batch", default=8, type=click.IntRange(1), show_default=True, help="Sequences of a step.")
+@click.option("--seed", default=0, type=click.IntRange(0), show_default=True)
+@click.option("--samples", default=8, type=click.IntRange(1), show_default=True, help="Most that are shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each sequence.")
+def inspect_command(
+    target: str, step: int, seq: int | None, batch: int, seed: int, samples: int, as_json: bool
+) -> None:
+    """Show the sequences of a step, decoded.
+
+    TARGET is the document of `meridian train` (then seq, batch and seed are the job's), or a prepared folder,
+    or NAME.idx of Megatron. In the text that is printed, ⟪…⟫ is not counted by the loss, and a line begins
+    with each document.
+    """
+    corpus, global_batch = _target(target, seq, batch, seed)
+    for shown, sequence in enumerate(shown_step(corpus, step, global_batch)):
+        if shown == samples:
+            break
+        click.echo(json.dumps(sequence) if as_json else "\n".join(_lines(sequence)))
+
+
+def _target(target: str, seq: int | None, batch: int, seed: int) -> tuple[PreparedCorpus, int]:
+    if seq is None:
+        raise InputError("--seq", None, "required where TARGET is a folder")
+    return open_prepared(target, seq=seq, seed=seed, vocabulary=None, field="TARGET"), batch
+
+
+def _lines(sequence: dict[str, Any]) -> list[str]:
+    parts = sequence["parts"]
+    counted = sum(part["tokens"] for part in parts if part["counts"])
+    total = sum(part["tokens"] for part in parts)
+    head = f"sample {sequence['sample']}: {sequence['source']}, sequence {sequence['sequence']:,}"
+    lines = [f"{head}: {counted:,} of {total:,} tokens count"]
+    before: int | None = -1
+    for part in parts:
+        text = part["text"] if part["text"] is not None else " ".join(map(str, part["ids"]))
+        if not part["counts"]:
+            text = f"⟪{text}⟫"
+        if part["document"] != before:
+            name = "filled up" if part["document"] is None else f"document {part['document']:,}"
+            lines.append(f"  {name}: {text}")
+        else:
+            lines[-1] += text
+        before = part["document"]
+    return [line.replace("\n", "\\n") for line in lines]
