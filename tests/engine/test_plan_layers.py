@@ -139,7 +139,7 @@ def test_more_than_a_quarter_of_the_iteration_goes_where_a100s_take_layers_of_v1
     balanced = plan(parse(PlanRequest, {**CASE, "job": {**CASE["job"], "layers_per_stage": "balanced"}}))
     even = plan(parse(PlanRequest, CASE))
     assert balanced.options[0].layers_per_stage == (5, 5, 5, 5, 1, 1, 1, 1)
-    assert balanced.options[0].iteration_ms == pytest.approx(0.687 * even.options[0].iteration_ms, rel=1e-2)
+    assert balanced.options[0].pp_time_ms == pytest.approx(0.687 * even.options[0].pp_time_ms, rel=1e-2)
 
 
 @settings(max_examples=15, deadline=None)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from engine.errors import Infeasible
 from engine.inputs import parse
+from engine.model.document import ModelInput
 from engine.plan import choose
 from engine.plan.answer import plan
 from engine.plan.cell import scenario_of, simulated
 from engine.plan.job import Job
-from engine.plan.request import DataCenterInput, ModelInput, PlanRequest
+from engine.plan.request import DataCenterInput, PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.plan.search.bound import cuts_stages, least_ms
 from engine.plan.search.cells import FAST, Cells

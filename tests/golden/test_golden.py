@@ -8,7 +8,7 @@ import pytest
 from tests.golden.answers import ANSWERS, cases, recorded
 
 # Of the file of recorded answers: whoever records them again says so here too.
-SHA256 = "901e216d9154e817a2ec544c23d52b9ca7b56c74810c292afab6a0b733a6f29b"
+SHA256 = "821c3e320e529632ba118f541278c550ae4efe8591f83fb1df83f0520dc16736"
 RECORDED = json.loads(ANSWERS.read_text())
 CASES = dict(cases())
 
