@@ -78,12 +78,7 @@ def _check_stages(job: JobFields) -> None:
                 dc,
                 f"an index into datacenters, 0 to {len(job.datacenters) - 1}",
             )
-    chunks = 1 if job.swap_strategy else job.pipeline_strategy.chunks or 1
-    places = job.cell.stages * chunks
-    if job.model.layers < places:
-        of_chunks = f" × {chunks} chunks" if places > job.cell.stages else ""
-        allowed = f"at least one layer per stage and chunk: {job.cell.stages} stages{of_chunks}"
-        raise InputError("model.layers", job.model.layers, allowed)
+    _check_layers(job)
     if job.cell.world_size > MOST_RANKS:
         raise InputError(
             "cell.pipelines", job.cell.pipelines, f"gives {job.cell.world_size} ranks; at most {MOST_RANKS}"
@@ -99,6 +94,20 @@ def _check_stages(job: JobFields) -> None:
             tp = f" × tp = {job.cell.tp}" if job.cell.tp > 1 else ""
             allowed = f"{site.name} needs {needed} ({hosted} stages × {job.cell.pipelines} pipelines{tp})"
             raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
+
+
+def _check_layers(job: JobFields) -> None:
+    counts = job.cell.layers_per_stage
+    if counts is not None:
+        if len(counts) != job.cell.stages:
+            allowed = f"one number per stage: {job.cell.stages} expected, {len(counts)} given"
+            raise InputError("cell.layers_per_stage", counts, allowed)
+        if sum(counts) != job.model.layers:
+            allowed = f"must add up to model.layers = {job.model.layers}"
+            raise InputError("cell.layers_per_stage", counts, allowed)
+    error = job.chunk_without_layer(1 if job.swap_strategy else job.pipeline_strategy.chunks or 1)
+    if error is not None:
+        raise error
 
 
 def _check_tp(job: JobFields) -> None:

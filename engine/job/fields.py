@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Positive, nearest, parse
 from engine.job.devices import Devices
+from engine.job.layers import layers_of_stages
 from engine.job.model_document import TrainModel
 from engine.job.network import HopNetwork, hop_network
 from engine.job.prefill.settings import PrefillSettings
@@ -25,6 +26,7 @@ from engine.job.sections.persistence import PersistenceSection
 from engine.job.sections.strategy import PIPELINE, SWAP, PipelineStrategy, Strategy, SwapStrategy
 from engine.job.sections.tls import TlsSettings
 from engine.schedule.scenario import MOST_SPANS, Link, Scenario, Times
+from engine.schedule.traversal import straight
 
 # For the order of ops where nothing was measured: one core at 20 GFLOP/s. Never shown as a result.
 NOMINAL_FLOPS_PER_MS = 2.0e7
@@ -135,11 +137,11 @@ class JobFields(Document):
 
     @property
     def layers_of_stage(self) -> tuple[range, ...]:
-        """The transformer blocks of each stage: contiguous, the first stages taking one more where uneven."""
-        share, more = divmod(self.model.layers, self.cell.stages)
-        counts = [share + (stage < more) for stage in range(self.cell.stages)]
-        firsts = [sum(counts[:stage]) for stage in range(self.cell.stages)]
-        return tuple(range(first, first + count) for first, count in zip(firsts, counts, strict=True))
+        """The transformer blocks of each stage where a pipeline goes straight through the stages."""
+        blocks = self.model.layers
+        stages = layers_of_stages(blocks, straight(self.cell.stages), self.cell.layers_per_stage)
+        inner = ([n - 1 for n in layers if 1 <= n <= blocks] for (layers,) in stages)
+        return tuple(range(numbers[0], numbers[-1] + 1) for numbers in inner)
 
     @cached_property
     def hops(self) -> dict[int, HopNetwork]:
@@ -246,8 +248,20 @@ class JobFields(Document):
     def _chunks(self) -> int | None:
         # What auto chooses must have a layer for every chunk.
         rules = self.pipeline_strategy
-        too_few = rules.policy == "auto" and self.model.layers < 2 * self.cell.stages
+        too_few = rules.policy == "auto" and self.chunk_without_layer(2) is not None
         return 1 if rules.chunks is None and too_few else rules.chunks
+
+    def chunk_without_layer(self, chunks: int) -> InputError | None:
+        """Why not every chunk has a layer, if stages have so many; None if each has."""
+        cell, of_chunks = self.cell, f" × {chunks} chunks" if chunks > 1 else ""
+        if self.model.layers < cell.stages * chunks:
+            allowed = f"at least one layer per stage and chunk: {cell.stages} stages{of_chunks}"
+            return InputError("model.layers", self.model.layers, allowed)
+        for stage, layers in enumerate(cell.layers_per_stage or []):
+            if layers < chunks:
+                allowed = f"at least one for each of a stage's {chunks} chunks"
+                return InputError(f"cell.layers_per_stage[{stage}]", layers, allowed)
+        return None
 
     @cached_property
     def times(self) -> Times:

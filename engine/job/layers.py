@@ -1,21 +1,32 @@
-"""Which layers of a model are at which place of a pipeline, and so on which stage."""
+"""Which layers of a model are on which stage of a pipeline, and in which of its chunks."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from engine.schedule.traversal import Traversal
 
 
-def layers_of_places(blocks: int, places: int) -> list[list[int]]:
-    """The layers of each place in forward order: blocks evenly, the first places taking one more."""
-    share, more = divmod(blocks, places)
-    counts = [share + (place < more) for place in range(places)]
-    firsts = [1 + sum(counts[:place]) for place in range(places)]
-    numbers = [list(range(first, first + count)) for first, count in zip(firsts, counts, strict=True)]
+def layers_of_stages(
+    blocks: int, traversal: Traversal, per_stage: Sequence[int] | None = None
+) -> list[list[list[int]]]:
+    """The layers by stage and chunk: 0 is the embedding, 1 to `blocks` the blocks, then the head.
+
+    per_stage : blocks of each stage, which its chunks share; by default all chunks of the pipeline share
+        them. Shares are as even as possible; the first chunks take one more.
+    """
+    positions = traversal.positions
+    if per_stage is None:
+        counts = _shares(blocks, len(positions))
+    else:
+        shares = [_shares(count, traversal.chunks) for count in per_stage]
+        counts = [shares[stage][chunk] for stage, chunk in positions]
+    ends = [*accumulate(counts, initial=1)]
+    numbers = [list(range(first, end)) for first, end in pairwise(ends)]
     numbers[0].insert(0, 0)
     numbers[-1].append(blocks + 1)
-    return numbers
+    return [[numbers[position] for position in chunks] for chunks in traversal.position_of.tolist()]
 
 
-def layers_of_stages(blocks: int, traversal: Traversal) -> list[list[int]]:
-    """The layers of each stage, chunk after chunk, as `layers_of_places` numbers them."""
-    places = layers_of_places(blocks, len(traversal.positions))
-    positions = traversal.position_of.tolist()  # by stage and chunk
-    return [[number for place in chunks for number in places[place]] for chunks in positions]
+def _shares(count: int, parts: int) -> list[int]:
+    share, more = divmod(count, parts)
+    return [share + (part < more) for part in range(parts)]

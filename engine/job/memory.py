@@ -66,9 +66,10 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
 
 def _of_stages(job: TrainJob, traversal: Traversal) -> tuple[Counted, ...]:
     last = job.model.layers + 1
-    layers = layers_of_stages(job.model.layers, traversal)
+    stages = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
+    layers = [{number for chunk in chunks for number in chunk} for chunks in stages]
     return tuple(
-        _counted(job, len(set(numbers) - {0, last}), is_first=0 in numbers, is_last=last in numbers)
+        _counted(job, len(numbers - {0, last}), is_first=0 in numbers, is_last=last in numbers)
         for numbers in layers
     )
 

@@ -105,12 +105,9 @@ def _given(job: TrainJob, text: str) -> Schedule:
 
 
 def _check(job: TrainJob, schedule: Schedule) -> None:
-    places = len(schedule.traversal.positions)
-    if job.model.layers < places:
-        allowed = (
-            f"at least one layer per stage and chunk: {job.cell.stages} stages × {schedule.chunks} chunks"
-        )
-        raise InputError("model.layers", job.model.layers, allowed)
+    error = job.chunk_without_layer(schedule.chunks)
+    if error is not None:
+        raise error
     for dcs in job.dcs_of_pipeline if schedule.traversal.wraps else ():
         if dcs[-1] != dcs[0] and job.between(dcs[-1], dcs[0]) is None:
             names = [job.datacenters[dc].name for dc in (dcs[-1], dcs[0])]

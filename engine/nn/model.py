@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from engine.job.job import TrainJob
-from engine.job.layers import layers_of_places
+from engine.job.layers import layers_of_stages
 from engine.job.model_document import TrainModel
 from engine.nn.cast import CastWeights
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
@@ -79,9 +79,8 @@ class Stage(nn.Module):
     def __init__(self, job: TrainJob, stage: int, traversal: Traversal | None = None) -> None:
         super().__init__()
         traversal = traversal or straight(job.cell.stages)
-        numbers = layers_of_places(job.model.layers, len(traversal.positions))
-        places = [int(traversal.position_of[stage, chunk]) for chunk in range(traversal.chunks)]
-        self.chunks = nn.ModuleList(Chunk(job, numbers[place]) for place in places)
+        layers = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
+        self.chunks = nn.ModuleList(Chunk(job, numbers) for numbers in layers[stage])
 
     def keep_cast(self) -> None:
         """Have every chunk compute with copies of its weights (`Chunk.keep_cast`)."""

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from engine.documents import read_json_file
 from engine.errors import InputError
-from engine.job.layers import layers_of_places
+from engine.job.layers import layers_of_stages
 from engine.job.prefill.config import LlamaConfig
 from engine.nn.names import LLAMA_BLOCK, LLAMA_ENDS
+from engine.schedule.traversal import straight
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -47,7 +48,7 @@ class Part:
     @property
     def blocks(self) -> range:
         """The model's blocks here, counted from 0."""
-        numbers = layers_of_places(self.config.num_hidden_layers, self.stages)[self.stage]
+        (numbers,) = layers_of_stages(self.config.num_hidden_layers, straight(self.stages))[self.stage]
         inner = [number - 1 for number in numbers if 1 <= number <= self.config.num_hidden_layers]
         return range(inner[0], inner[-1] + 1)
 

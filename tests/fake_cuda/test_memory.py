@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.inputs import parse
+from engine.job.job import TrainJob
 from engine.job.memory import stage_memory
 from engine.model.memory import CUDA_WORKSPACE_BYTES
 from engine.train.profiling import ProfileRequest
@@ -41,6 +42,21 @@ def test_stages_take_what_is_counted(policy: str, recompute: bool, dtype: str) -
         recompute=recompute,
         model=SHAPE,
     )
+    _check(asked)
+
+
+def test_stages_with_other_numbers_of_layers_take_what_is_counted() -> None:
+    asked = job(pipelines=1, microbatches=6, micro_batch=2, policy="1f1b", model=SHAPE)
+    even, by_hand = stage_memory(asked), stage_memory(asked.with_fields("cell", layers_per_stage=[1, 4, 1]))
+    assert [two.total_bytes > one.total_bytes for one, two in zip(even, by_hand, strict=True)] == [
+        False,
+        True,
+        False,
+    ]
+    _check(asked.with_fields("cell", layers_per_stage=[1, 4, 1]))
+
+
+def _check(asked: TrainJob) -> None:
     with fake_cuda(count=3) as gpu:
         train(asked, gpu, iterations=2)  # the optimizer's state is there from the first step on
         peaks = list(gpu.peak_bytes)

@@ -44,6 +44,25 @@ def test_every_policy_computes_the_gradients_of_one_pass(policy: str) -> None:
     check(of(policy=policy, recompute=False, model=LLAMA))
 
 
+@pytest.mark.parametrize(
+    ("policy", "layers"),
+    [("1f1b", [3, 1, 2]), ("atlas", [1, 1, 4]), ("zb-v", [2, 4, 3]), ("interleaved", [4, 2, 3])],
+)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_losses_and_gradients_are_to_the_bit_those_of_even_layers(
+    policy: str, layers: list[int], dtype: str
+) -> None:
+    asked = {"policy": policy, "dtype": dtype, "model": {**LLAMA, "layers": sum(layers)}}
+    even, by_hand = Cell(of(**asked)), Cell(of(**asked, layers_per_stage=layers))
+    blocks = {stage: by_hand.stages[0, stage].numbers for stage in range(3)}
+    assert [len(set(blocks[stage]) - {0, sum(layers) + 1}) for stage in range(3)] == layers
+    one, two = even.run(), by_hand.run()
+    assert one.loss == two.loss
+    assert one.gradients.keys() == two.gradients.keys()
+    for number, gradients in one.gradients.items():
+        assert all(map(torch.equal, gradients, two.gradients[number])), number
+
+
 @pytest.mark.parametrize("policy", ["crosspipe-wave", "zb-v", "interleaved", "atlas"])
 def test_in_single_precision(policy: str) -> None:
     check(of(policy=policy, dtype="fp32", pipelines=1, sharing="temporal"))

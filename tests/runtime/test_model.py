@@ -10,13 +10,13 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.layers import layers_of_places
+from engine.job.layers import layers_of_stages
 from engine.job.learning_rate import LearningRateSchedule
 from engine.job.model_document import TrainModel
 from engine.job.predict import stage_parameters
 from engine.nn.layers import LlamaBlock
 from engine.nn.model import Stage, build_layer
-from engine.schedule.traversal import Traversal
+from engine.schedule.traversal import Traversal, straight
 from tests.runtime.jobs import job
 
 LLAMA = {"family": "llama", "layers": 5, "hidden": 24, "heads": 6, "kv_heads": 2, "ffn": 40, "seq": 11}
@@ -148,13 +148,17 @@ def test_llama_block_is_its_formulas() -> None:
     assert torch.allclose(block(x), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_layers_are_dealt_to_places_in_forward_order() -> None:
-    assert layers_of_places(5, 4) == [[0, 1, 2], [3], [4], [5, 6]]
-    assert layers_of_places(2, 1) == [[0, 1, 2, 3]]
+def test_layers_are_dealt_to_stages_and_chunks_in_forward_order() -> None:
+    assert layers_of_stages(5, straight(4)) == [[[0, 1, 2]], [[3]], [[4]], [[5, 6]]]
+    assert layers_of_stages(2, straight(1)) == [[[0, 1, 2, 3]]]
+    assert layers_of_stages(5, straight(3), [1, 1, 3]) == [[[0, 1]], [[2]], [[3, 4, 5, 6]]]
     wave = Traversal(name="wave", stages=2, chunks=2)
     of = job(model={**GPT, "layers": 4}, stages=2, dc_of_stage=[0, 1], pipelines=1)
     assert Stage(of, 0, wave).numbers == [0, 1, 4, 5]
     assert Stage(of, 1, wave).numbers == [2, 3]
+    assert layers_of_stages(5, wave, [3, 2]) == [[[0, 1, 2], [5, 6]], [[3], [4]]]
+    loop = Traversal(name="loop", stages=2, chunks=2)
+    assert layers_of_stages(6, loop, [2, 4]) == [[[0, 1], [4]], [[2, 3], [5, 6, 7]]]
 
 
 def test_a_warm_up_longer_than_the_run_is_refused_at_its_field() -> None:

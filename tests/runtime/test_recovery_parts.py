@@ -175,6 +175,26 @@ def test_fewer_stages_take_the_times_and_limits_of_their_layers() -> None:
     assert cut.job.pipeline_strategy.memory_limit == 2
 
 
+def test_layers_by_hand_stay_with_as_many_stages_and_are_even_with_fewer() -> None:
+    times = {"forward": [10.0, 40.0, 10.0], "backward": 20.0, "recompute": 10.0}
+    shape = {"layers": 6, "hidden": 32, "heads": 2, "seq": 16}
+    whole = job(
+        device="emulated",
+        times_ms=times,
+        layers_per_stage=[1, 4, 1],
+        model=shape,
+        recovery={"layers_per_gpu": 3},
+    )
+    spec = single_machine(whole, run="x", log_dir="")
+    three, two = smaller(spec, {0, 1, 2}), smaller(spec, {0, 1})
+    assert isinstance(three, Layout)
+    assert isinstance(two, Layout)
+    assert three.job.cell.layers_per_stage == [1, 4, 1]
+    assert two.job.cell.layers_per_stage is None
+    assert two.job.device.times_ms is not None
+    assert two.job.device.times_ms.forward == [30.0, 30.0]
+
+
 def test_of_a_placement_whole_pipelines_stay() -> None:
     placed = job(dc_of_stage=None, devices={"pipelines": [[0, 1, 4], [2, 5, 3]]}, recovery={})
     spec = single_machine(placed, run="x", log_dir="")

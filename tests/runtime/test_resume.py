@@ -88,6 +88,7 @@ LAYOUTS = [
         "stages": 2,
         "dc_of_stage": [0, 1],
         "sharing": "spatial",
+        "layers_per_stage": [1, 2],
         "micro_batch": 1,
         "microbatches": 6,
     },

@@ -20,8 +20,16 @@ EMULATED = {
 }
 
 NO_DCS = {"dc_of_stage": None}
+SIX_LAYERS = {"layers": 6, "hidden": 32, "heads": 2, "seq": 16}
 REFUSED = [
     ({"stages": 4}, "dc_of_stage"),
+    ({"layers_per_stage": [1, 2]}, "^layers_per_stage: .*3 expected, 2 given"),
+    ({"layers_per_stage": [1, 1, 2]}, "^layers_per_stage: .*add up to model.layers = 3"),
+    ({"layers_per_stage": [3, 0, 0]}, r"^layers_per_stage\[1\]: 0"),
+    (
+        {"layers_per_stage": [4, 1, 1], "model": SIX_LAYERS, "chunks": 2, "policy": "interleaved"},
+        r"^layers_per_stage\[1\]: 1: at least one for each of a stage's 2 chunks",
+    ),
     ({"dc_of_stage": [0, 0, 2]}, r"dc_of_stage\[2\]"),
     ({"dc_of_stage": [0, 1, 1]}, r"datacenters\[1\].gpus"),
     ({"links": []}, "no link joins them"),

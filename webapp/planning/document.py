@@ -132,5 +132,5 @@ def _orders(option: dict[str, Any], job: TrainJob) -> str | None:
     if text is None:
         return None
     traversal = parse_schedule(text).traversal
-    fits = len(traversal.positions) <= job.model.layers and not traversal.wraps
+    fits = job.chunk_without_layer(traversal.chunks) is None and not traversal.wraps
     return str(text) if fits else None

@@ -61,6 +61,8 @@ def planned_model(
             found["activation_bytes"] = int(job.activation_bytes or 0)
     if "model" in training:
         return found
+    if asked.job.layers_per_stage != "even" and planned.layers_per_stage:
+        found["layers_per_stage"] = list(planned.layers_per_stage)
     return found | {
         "model": _trained(asked.job.model, job.partitions),
         "micro_batch": job.layout.micro_batch,

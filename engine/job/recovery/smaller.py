@@ -60,7 +60,7 @@ def _stages(job: TrainJob) -> Iterator[int]:
 
 def _too_few(spec: LaunchSpec, here: Sequence[RankAssignment]) -> str:
     job = spec.job
-    layers = -(-job.model.layers // job.cell.stages)
+    layers = max(map(len, job.layers_of_stage))
     most = max(layers, (job.failures.recovery.layers_per_gpu or 0) if job.failures.recovery else 0)
     return (
         f"{len(here)} GPUs are left ({_by_name(here)}), which cannot hold a pipeline of {job.model.layers} "
@@ -197,7 +197,7 @@ def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
         return {}
     before = np.array([len(layers) for layers in job.layers_of_stage])
     cut = np.array_split(np.arange(job.model.layers), stages)  # as layers_of_stage: the first ones take more
-    scaled: dict[str, Any] = {}
+    scaled: dict[str, Any] = {"cell.layers_per_stage": None}
     if job.device.times_ms is not None:
         of_layer = {
             kind: np.repeat(np.broadcast_to(ms, job.cell.stages) / before, before)

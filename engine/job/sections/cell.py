@@ -14,6 +14,7 @@ class CellSection(Document):
 
     dc_of_stage : index into `datacenters` of each stage; empty: all in the first one.
     pipelines : of all cells; with strategy swap the workers.
+    layers_per_stage : blocks of each stage; None: as even as possible.
     tp : ranks that compute a stage together (tensor parallelism).
     cells : equal groups of pipelines; each follows the same schedule.
     microbatches : of one pipeline in one pass.  micro_batch : sequences in each.
@@ -26,6 +27,7 @@ class CellSection(Document):
 
     stages: RankCount
     dc_of_stage: list[Index] = Field(default_factory=list)
+    layers_per_stage: Annotated[list[Count], Field(min_length=1)] | None = None
     pipelines: RankCount = 1
     tp: RankCount = 1
     cells: RankCount = 1
