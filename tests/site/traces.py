@@ -11,9 +11,10 @@ from engine.inputs import parse
 from engine.schedule.scenario import Scenario
 from engine.simulate import simulate
 from tests.site.world import World
+from webapp.computations import services as computations
 from webapp.computations.computing import work_at
 from webapp.computations.models import Computation, ComputationKind
-from webapp.traces.services import upload_trace
+from webapp.traces.services import note_figures, upload_trace
 
 # 1F1B, P = 2, M = 4, F = 1, B = 2: (M + P − 1)·(F + B) = 15, of which a GPU computes 12.
 PIPELINE = {
@@ -52,7 +53,20 @@ def analysed(world: World, *files: SimpleUploadedFile) -> Computation:
     return computation
 
 
+_answers: list[dict[str, Any]] = []  # to the spans of PIPELINE, once a process has analysed them
+
+
 def trace(world: World) -> Computation:
     """The world's one analysed trace."""
     done = Computation.objects.filter(team=world.team, kind=ComputationKind.TRACE, state="done").first()
-    return done or analysed(world)
+    if done is not None:
+        return done
+    if not _answers:
+        computation = analysed(world)
+        _answers.append(computation.answer or {})
+        return computation
+    computation = computations.claim(uploaded(world).pk)
+    assert computation is not None
+    note_figures(computation, _answers[0]["analysis"])
+    computations.finish(computation, _answers[0])
+    return computation
