@@ -45,7 +45,7 @@ def prepare_command(file: str, out: Path, processes: int | None, as_json: bool) 
         index = prepare(
             document,
             out,
-            processes=processes or len(os.sched_getaffinity(0)),
+            processes=processes or os.cpu_count() or 1,
             begin=begin,
             report=lambda done: bar.update(done),
         )
