@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from engine.errors import InputError
 from engine.job.model_document import TrainModel
 from engine.nn.model import build_layer, loss_of
-from engine.serve.weights import SINGLE
+from engine.nn.saved_weights import SINGLE
 from engine.train.corpus import open_corpus
 from engine.train.export import llama_config, theirs
 from engine.train.text import byte_tokenizer

@@ -3,31 +3,23 @@
 A stage opens only the files that hold tensors of its own, and reads nothing else from them.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engine.documents import read_json_file
 from engine.errors import InputError
 from engine.job.layers import layers_of_stages
 from engine.job.prefill.config import LlamaConfig
 from engine.nn.names import LLAMA_BLOCK, LLAMA_ENDS
+from engine.nn.saved_weights import Shapes, read_tensors
 from engine.schedule.traversal import straight
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 EMBEDDING = f"{LLAMA_ENDS['token']}.weight"
 NORM = f"{LLAMA_ENDS['norm']}.weight"
 HEAD = "lm_head.weight"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-READABLE = {"F64", "F32", "BF16", "F16"}  # as safetensors names them
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +119,8 @@ def read_weights(folder: Path, part: Part, *, dtype: str, device: torch.device) 
     InputError
         A file or tensor is missing or damaged, or is of another shape or type than config.json says.
     """
-    tensors: dict[str, Tensor] = {}
-    with ExitStack() as opened:
-        for file, names in _by_file(folder, part.shapes).items():
-            try:
-                file_tensors = opened.enter_context(safe_open(folder / file, framework="pt"))
-                for name in names:
-                    tensors[name] = _checked(file_tensors, name, part.shapes[name]).to(device, DTYPES[dtype])
-            except FileNotFoundError:
-                raise InputError("checkpoint", str(folder / file), "no such file") from None
-            except (SafetensorError, OSError) as error:
-                raise InputError("checkpoint", str(folder / file), f"cannot be read ({error})") from None
-    return tensors
+    tensors = read_tensors(folder, part.shapes, field="checkpoint")
+    return {name: tensor.to(device, DTYPES[dtype]) for name, tensor in tensors}
 
 
 def random_weights(part: Part, *, dtype: str, device: torch.device, seed: int) -> dict[str, Tensor]:
@@ -154,45 +136,3 @@ def random_weights(part: Part, *, dtype: str, device: torch.device, seed: int) -
             tensor.normal_(0.0, part.config.initializer_range, generator=generator)
         tensors[name] = tensor
     return tensors
-
-
-def _checked(tensors: safe_open, name: str, shape: tuple[int, ...]) -> Tensor:
-    found = tensors.get_slice(name)
-    if tuple(found.get_shape()) != shape:
-        raise InputError(f"tensor {name}", list(found.get_shape()), f"config.json makes it {list(shape)}")
-    if found.get_dtype() not in READABLE:
-        allowed = f"allowed: {', '.join(sorted(READABLE))}"
-        raise InputError(f"tensor {name}", found.get_dtype(), allowed)
-    return tensors.get_tensor(name)
-
-
-def _by_file(folder: Path, shapes: Shapes) -> dict[str, list[str]]:
-    """The names of `shapes` by the file that holds them."""
-    names_of_file: dict[str, list[str]] = {}
-    for name, file in _places(folder, list(shapes)):
-        names_of_file.setdefault(file, []).append(name)
-    return names_of_file
-
-
-def _places(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
-    if not (folder / INDEX).is_file():
-        if not (folder / SINGLE).is_file():
-            raise InputError("checkpoint", str(folder), f"has neither {SINGLE} nor {INDEX}")
-        yield from ((name, SINGLE) for name in names)
-        return
-    try:
-        with (folder / INDEX).open("rb") as index:
-            place_of = read_json_file(index)["weight_map"]
-        for name in names:
-            file = place_of.get(name)
-            if file is None:
-                raise InputError("checkpoint", str(folder), f"{INDEX} has no tensor {name}")
-            if not isinstance(file, str) or Path(file).name != file:
-                raise InputError(
-                    "checkpoint", str(folder), f"{INDEX} names a file outside the folder: {file}"
-                )
-            yield name, file
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError("checkpoint", str(folder), f"{INDEX} is no index of safetensors") from None

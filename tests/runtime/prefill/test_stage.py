@@ -13,12 +13,13 @@ from engine.errors import InputError
 from engine.job.prefill.config import LlamaConfig, read_config
 from engine.model.memory import serving_memory
 from engine.model.presets import preset
+from engine.nn.saved_weights import INDEX, SINGLE
 from engine.prefill.latency import LatencyModel
 from engine.serve.chunks import PrefillChunk, chunks_of
 from engine.serve.kv_pool import KvShape
 from engine.serve.rotary import frequencies
 from engine.serve.stage import ChunkTimes, PrefillStage, StageSettings
-from engine.serve.weights import INDEX, SINGLE, Part
+from engine.serve.weights import Part
 from tests.runtime.prefill.checkpoints import LLAMA3, TINY, model, pipeline, prompt, save, theirs
 
 
