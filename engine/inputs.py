@@ -183,7 +183,7 @@ def _walked(
 
 def _tagged(models: list[type[BaseModel]], by: Any) -> dict[int | str, type[BaseModel]]:
     if not isinstance(by, str):
-        return {}
+        return {model.__name__: model for model in models} if len(models) > 1 else {}
     return {tag: model for model in models for tag in get_args(model.model_fields[by].annotation)}
 
 

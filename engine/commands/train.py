@@ -15,6 +15,7 @@ from typing import IO, Any
 import click
 
 from engine.commands.files import folder, write_json
+from engine.commands.model_files import with_model
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
@@ -87,7 +88,7 @@ def command(
     docs/training.md. A flat document of an earlier version is read too. Progress goes to stderr. Exit
     status 1 if the run failed.
     """
-    document = load_document(file)
+    document = with_model(load_document(file), "model", "config")
     job = parse(TrainJob, document)
     read = converted(document)
     try:

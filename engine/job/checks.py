@@ -8,6 +8,7 @@ from engine.inputs import nearest
 from engine.job import swap_checks
 from engine.job.devices import CUDA, Devices
 from engine.job.fields import JobFields, as_list
+from engine.job.model_document import ConfigModel
 from engine.job.sections.limits import MOST_RANKS
 
 LONGEST_MS = 3.6e6
@@ -124,6 +125,9 @@ def _check_tp(job: JobFields) -> None:
         )
         raise InputError("cell.tp", job.cell.tp, allowed)
     model = job.model
+    if isinstance(model, ConfigModel):
+        allowed = f"1 with model.config ({model.config['model_type']}): its layers are not cut among ranks"
+        raise InputError("cell.tp", job.cell.tp, allowed)
     counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}
     for name, count in counts.items():
         if count % job.cell.tp:

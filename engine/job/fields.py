@@ -13,7 +13,7 @@ from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Positive, nearest, parse
 from engine.job.devices import Devices
 from engine.job.layers import layers_of_stages
-from engine.job.model_document import TrainModel
+from engine.job.model_document import AnyModel
 from engine.job.network import HopNetwork, hop_network
 from engine.job.prefill.settings import PrefillSettings
 from engine.job.sections.cell import CellSection
@@ -57,7 +57,7 @@ class JobFields(Document):
     datacenters: Annotated[list[TrainDataCenter], Field(min_length=1)]
     links: list[TrainLink] = Field(default_factory=list)
     cell: CellSection
-    model: TrainModel
+    model: AnyModel
     data: DataSection = DataSection()
     device: DeviceSection = DeviceSection()
     optimizer: OptimizerSection
@@ -127,6 +127,11 @@ class JobFields(Document):
     def wan_bytes(self) -> int:
         """Bytes of one microbatch's message over the WAN, padding included."""
         return max(self.tensor_bytes, self.cell.activation_bytes or 0)
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether ranks sum gradients: those of replicas, or those of the two ends that share a matrix."""
+        return self.cell.pipelines > 1 or self.model.tied
 
     @property
     def recomputes(self) -> bool:

@@ -35,6 +35,9 @@ def with_files(job: TrainJob, change: Callable[[str, str], str]) -> TrainJob:
         job = job.with_fields("data", files=change("data.files", files))
     if job.model.tokenizer is not None:
         job = job.with_fields("model", tokenizer=change("model.tokenizer", job.model.tokenizer))
+    init = getattr(job.model, "init", None)  # of a model that transformers knows
+    if init is not None:
+        job = job.with_fields("model", init=change("model.init", init))
     if isinstance(persistence.resume, str):
         job = job.with_fields("persistence", resume=change("persistence.resume", persistence.resume))
     if persistence.checkpoint is not None:

@@ -1,18 +1,31 @@
-"""`model` of a training job: the shape of the trained model, validated without torch."""
+"""`model` of a training job: the shape of the trained model, validated without torch.
 
+Either a shape of our own two families, or the config.json of a dense decoder of transformers.
+"""
+
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document
+from engine.inputs import Count, Document, parse
+from engine.model.hugging_face import read_config
 from engine.model.transformer import OWN_FAMILIES, Transformer
 
 BYTE_VOCABULARY = 256
 MOST_PARAMETERS = 2_000_000_000
 FFN_MULTIPLE = 32  # Llama's inner width is rounded up to a multiple of it
+
+# Fields of a config that would train another model than the plain, causal one.
+_NOT_TRAINED = {
+    "quantization_config": "quantized weights are not trained",
+    "use_bidirectional_attention": "attention is causal in training",
+    "add_cross_attention": "there is no encoder to attend to",
+    "is_encoder_decoder": "the model is a decoder",
+}
 
 Size = Annotated[Count, Field(le=1_000_000)]
 Layers = Annotated[Count, Field(le=10_000)]
@@ -66,6 +79,11 @@ class TrainModel(Document):
         return self.kv_heads or self.heads
 
     @property
+    def tied(self) -> bool:
+        """Whether the output matrix is the embedding: here they are two."""
+        return False
+
+    @property
     def ffn_width(self) -> int:
         if self.ffn is not None:
             return self.ffn
@@ -92,3 +110,106 @@ class TrainModel(Document):
     def parameters(self) -> int:
         """Parameters of the whole model; embedding and output matrix are two."""
         return self.shape.parameters
+
+
+class ConfigModel(Document):
+    """A dense decoder of transformers.
+
+    config : its config.json. Dropout in it is not applied.
+    seq : tokens of a sequence.
+    tokenizer : as in TrainModel; without it a token is a byte.
+    init : folder with the weights to begin with, as transformers saves them; without it they are drawn by the
+        model's own rule. The ranks read it, each its own layers.
+    """
+
+    config: dict[str, Any]
+    seq: Size
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    init: Annotated[str, Field(min_length=1)] | None = None
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _given(cls, config: Any) -> Any:
+        if isinstance(config, str):
+            allowed = "the object of a config.json, or for `meridian train` the path of one"
+            raise InputError("", config, allowed)
+        return config
+
+    @model_validator(mode="after")
+    def _trainable(self) -> "ConfigModel":
+        for name, reason in _NOT_TRAINED.items():
+            value = self.config.get(name)
+            if value not in (None, False):
+                raise InputError(f"config.{name}", value, f"must be left out: {reason}")
+        try:
+            shape = self.shape
+        except InputError as error:
+            field = error.field if error.field == "seq" else f"config.{error.field}"
+            raise InputError(field, error.value, error.allowed) from None
+        if shape.moe is not None or shape.latent is not None:
+            what = "experts" if shape.moe is not None else "latent attention"
+            allowed = f"a dense decoder: models with {what} are not trained"
+            raise InputError("config.model_type", self.config["model_type"], allowed)
+        if shape.vocab < BYTE_VOCABULARY:
+            raise InputError("config.vocab_size", shape.vocab, f"at least {BYTE_VOCABULARY}")
+        return self
+
+    @cached_property
+    def shape(self) -> Transformer:
+        """The model as the engine counts parameters, FLOPs and bytes."""
+        return read_config({**self.config, "seq": self.seq}).shape
+
+    @property
+    def layers(self) -> int:
+        return self.shape.layers
+
+    @property
+    def hidden(self) -> int:
+        return self.shape.hidden
+
+    @property
+    def heads(self) -> int:
+        return self.shape.heads
+
+    @property
+    def key_value_heads(self) -> int:
+        return self.shape.kv_heads
+
+    @property
+    def ffn_width(self) -> int:
+        return self.shape.ffn
+
+    @property
+    def vocabulary(self) -> int:
+        return self.shape.vocab
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output matrix is the embedding."""
+        return self.shape.has.tied
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model; a tied output matrix counts once."""
+        return self.shape.parameters
+
+
+def _branch(model: Any) -> str:
+    return (ConfigModel if isinstance(model, ConfigModel) or _has_config(model) else TrainModel).__name__
+
+
+def _has_config(model: Any) -> bool:
+    return isinstance(model, Mapping) and "config" in model
+
+
+AnyModel = Annotated[
+    Annotated[TrainModel, Tag("TrainModel")] | Annotated[ConfigModel, Tag("ConfigModel")],
+    Discriminator(_branch),
+]
+
+
+def read_model(document: Mapping[str, Any], *, at: str = "") -> TrainModel | ConfigModel:
+    """The model of a job's document. Raises InputError."""
+    if _has_config(document):
+        return parse(ConfigModel, document, at=at)
+    return parse(TrainModel, document, at=at)

@@ -13,6 +13,7 @@ from engine.schedule.check import fault_of
 from engine.schedule.ir import NO_OP
 from engine.schedule.text import parse_schedule
 from engine.schedule.timing import DeadlockError, time_ops
+from engine.schedule.traversal import Traversal
 
 SEARCHING = ("auto", "optimal")  # policies whose answer may depend on the time that they had
 
@@ -108,8 +109,17 @@ def _check(job: TrainJob, schedule: Schedule) -> None:
     error = job.chunk_without_layer(schedule.chunks)
     if error is not None:
         raise error
-    for dcs in job.dcs_of_pipeline if schedule.traversal.wraps else ():
-        if dcs[-1] != dcs[0] and job.between(dcs[-1], dcs[0]) is None:
-            names = [job.datacenters[dc].name for dc in (dcs[-1], dcs[0])]
-            allowed = f"a loop crosses from {names[0]} to {names[1]}, but no link joins them"
-            raise InputError("links", [link.between for link in job.links], allowed)
+    if schedule.traversal.wraps:
+        _check_ends(job, schedule.traversal, "a loop crosses from {} to {}, but no link joins them")
+    elif job.model.tied:
+        shared = "stages in {} and {} share the embedding, whose gradients they sum, but no link joins them"
+        _check_ends(job, schedule.traversal, shared)
+
+
+def _check_ends(job: TrainJob, traversal: Traversal, allowed: str) -> None:
+    """Refuse a job whose last and first position are in data centres without a link."""
+    first, last = traversal.positions[0][0], traversal.positions[-1][0]
+    for dcs in job.dcs_of_pipeline:
+        if dcs[last] != dcs[first] and job.between(dcs[last], dcs[first]) is None:
+            names = [job.datacenters[dc].name for dc in (dcs[last], dcs[first])]
+            raise InputError("links", [link.between for link in job.links], allowed.format(*names))

@@ -113,11 +113,21 @@ def stage_parameters(job: TrainJob, stage: int) -> int:
 
 
 def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
-    if job.cell.pipelines == 1:
+    """Of a stage's replicas, and of a matrix that the first and the last stage share."""
+    parameter_bytes = BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
+    replicas = [dc for _, dc in job.ring_of(stage)]
+    total_s = _summed_s(job, stage_parameters(job, stage) * parameter_bytes, replicas)
+    if job.model.tied and stage in (0, job.cell.stages - 1) and job.cell.stages > 1:
+        shared = job.model.shape.tied_parameters * parameter_bytes
+        total_s += _summed_s(job, shared, [job.dcs[0], job.dcs[-1]])
+    return total_s
+
+
+def _summed_s(job: TrainJob, nbytes: float, dcs: list[int]) -> float:
+    """Seconds in which ranks in these data centres sum so many bytes of gradients."""
+    n = len(dcs)
+    if n == 1:
         return 0.0
-    n = job.cell.pipelines
-    nbytes = stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
-    dcs = [dc for _, dc in job.ring_of(stage)]
     if len(set(dcs)) == 1:
         return ALLREDUCE_FLOOR_S + 2 * nbytes * (n - 1) / n / ALLREDUCE_BYTES_PER_S
     links = [job.between(a, b) for a, b in pairwise([*dcs, dcs[0]])]

@@ -33,7 +33,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
             "measured": sum(rank["busy_s"] for rank in stats) / window_s if window_s else None,
             "simulated": None,
         },
-        "allreduce_ms": _median_ms(stats, "all_reduce") if job.cell.pipelines > 1 else 0.0,
+        "allreduce_ms": _median_ms(stats, "all_reduce") if job.sums_gradients else 0.0,
         "optimizer_ms": _median_ms(stats, "optimizer"),
         "wan": wan_rows(job, stats),
         "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),
@@ -63,7 +63,7 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
         predict,
         job,
         optimizer_s=tuple(stage["optimizer"] for stage in stages),
-        allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.cell.pipelines > 1 else None,
+        allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.sums_gradients else None,
     )
     times = None if job.device.kind == "emulated" else _measured_times(stages)
     plans = [(0, predicted(schedule=schedule, times=times))]

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from engine.errors import InputError
 from engine.job.fields import JobFields
+from engine.job.model_document import ConfigModel
 from engine.job.sections.cell import CellSection
 from engine.job.sections.strategy import SwapStrategy
 
@@ -38,6 +39,9 @@ def check(job: JobFields, settings: SwapStrategy) -> None:
     if settings.gpu.tflops is not None:
         allowed = "must be left out: times_ms gives the time of a mini-batch"
         raise InputError("strategy.gpu.tflops", settings.gpu.tflops, allowed)
+    if isinstance(job.model, ConfigModel):
+        allowed = "not available with strategy swap, which trains the families gpt and llama of our own"
+        raise InputError("model.config", job.model.config["model_type"], allowed)
     _check_gpus(job)
     _check_changes(job, settings)
 

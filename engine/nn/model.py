@@ -1,4 +1,5 @@
-"""The real model of a run: a GPT- or Llama-style transformer, split into the chunks of pipeline stages.
+"""The real model of a run, split into the chunks of pipeline stages: a GPT or Llama of our own, or any dense
+decoder of transformers.
 
 The weights of a layer depend on the seed and the layer's number only, so that every split of the same job
 starts from the same model. Layer 0 is the embedding, 1 … L the blocks, L + 1 the last norm and the head.
@@ -6,6 +7,8 @@ starts from the same model. Layer 0 is the embedding, 1 … L the blocks, L + 1 
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +18,10 @@ from torch.nn import functional
 
 from engine.job.job import TrainJob
 from engine.job.layers import layers_of_stages
-from engine.job.model_document import TrainModel
+from engine.job.model_document import ConfigModel, TrainModel
+from engine.nn import hugging_face
 from engine.nn.cast import CastWeights
+from engine.nn.first_weights import read_layer
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.nn.products import BackwardParts
@@ -29,6 +34,13 @@ INIT_STD = 0.02
 INTO_RESIDUAL = ("project", "narrow")  # of a block: what is added to the residual stream
 
 Taped = tuple[GradientEdge, list[nn.Parameter]]  # where a module's output is in the graph, and its weights
+
+
+class Tied(NamedTuple):
+    """A parameter that is also at the other end of the model; of the two, one is the copy."""
+
+    parameter: nn.Parameter
+    is_copy: bool
 
 
 class Chunk(nn.Module):
@@ -106,13 +118,27 @@ class Stage(nn.Module):
     def layers(self) -> list[nn.Module]:
         return [layer for chunk in self.chunks for layer in chunk.layers]  # type: ignore[union-attr]
 
+    @property
+    def tied(self) -> list[Tied]:
+        """What is here of a matrix that both ends of the model share: one copy, or both."""
+        ends = [layer for layer in self.layers if isinstance(layer, hugging_face.Slice) and layer.tied]
+        return [Tied(end.get_parameter(str(end.tied)), end.original is not None) for end in ends]
+
     def digests(self, tp: OneRank = ONE_RANK) -> dict[int, str]:
         """SHA-256 of each layer's parameters as little-endian fp32, by layer number."""
         return {number: digest(layer, tp) for number, layer in zip(self.numbers, self.layers, strict=True)}
 
 
-def build_layer(shape: TrainModel, number: int, seed: int) -> nn.Module:
-    """Return layer `number` of the model with its initial fp32 weights."""
+def build_layer(shape: TrainModel | ConfigModel, number: int, seed: int) -> nn.Module:
+    """Return layer `number` of the model with its initial fp32 weights.
+
+    Raises InputError where this machine cannot build it, or cannot read the weights that it begins with.
+    """
+    if isinstance(shape, ConfigModel):
+        decoder = hugging_face.decoder_of(shape)
+        if shape.init is not None:
+            return read_layer(decoder, number, shape.init)
+        return decoder.drawn(number, partial(_layer_seed, seed))
     with torch.device("meta"):  # construct without the default initialisation, which is never used
         layer: nn.Module
         if number == 0:

@@ -108,6 +108,8 @@ def trained_on(ground: Ground) -> Trained:
         replicas=job.cell.pipelines,
         eager=job.device.kind != "emulated",
         tp=tp,
+        tied=stage.tied,
+        ends=ground.mesh.ends,
         when_added=stage.when_added,
     )
     optimizer = torch.optim.AdamW(

@@ -1,4 +1,4 @@
-"""Whether a machine has the GPUs that its ranks take. No torch.
+"""Whether a machine has the GPUs that its ranks take, and the package that their model is of. No torch.
 
 Several ranks share a GPU where a job says so (`ranks_per_gpu`): for a machine with one card. NCCL refuses two
 ranks on one card, so they sum over gloo.
@@ -6,16 +6,27 @@ ranks on one card, so they sum over gloo.
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 from engine.errors import InputError
 from engine.job.devices import CUDA
 from engine.job.launch import LaunchSpec
+from engine.job.model_document import ConfigModel
 
 PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
 
 
 def check_machine(spec: LaunchSpec) -> None:
-    """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one."""
+    """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one.
+
+    Or where their model is one of transformers, which is not installed.
+    """
+    model = spec.job.model
+    if isinstance(model, ConfigModel) and find_spec("transformers") is None:
+        allowed = (
+            "a model of transformers, which is not installed on this machine: pip install meridian[decode]"
+        )
+        raise InputError("model.config", model.config["model_type"], allowed)
     if spec.job.device.kind != CUDA:
         return
     most = spec.job.device.ranks_per_gpu

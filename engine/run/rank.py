@@ -179,7 +179,7 @@ class Training:
         recorder.begin(iteration)
         executor.run(iteration)
         loss, start, end = gradients.all_reduce(executor.loss, recorder.clock.unix)
-        if self._ground.job.cell.pipelines > 1:
+        if self._ground.job.sums_gradients:
             recorder.op("all_reduce", None, start, end)
         square_sum = gradients.square_sum()
         self._reports.add(iteration, square_sum, loss)

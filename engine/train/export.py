@@ -1,8 +1,8 @@
 """A checkpoint as a model that Hugging Face's transformers loads: safetensors, config.json and a tokenizer.
 
-Our GPT is GPT-2's block with exact GELU and a head of its own weights (GPT2LMHeadModel with
-`activation_function: gelu`, `tie_word_embeddings: false`); our Llama is LlamaForCausalLM. Both map name by
-name, so logits are equal. Reads and writes layer by layer, without torch.
+A model of transformers goes back under its own names. Our GPT is GPT-2's block with exact GELU and a head of
+its own weights (GPT2LMHeadModel with `activation_function: gelu`, `tie_word_embeddings: false`); our Llama is
+LlamaForCausalLM. All map name by name, so logits are equal. Reads and writes layer by layer.
 """
 
 import json
@@ -18,12 +18,17 @@ from safetensors import numpy as safetensors
 
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint, Manifest
-from engine.job.model_document import TrainModel
+from engine.job.model_document import ConfigModel, TrainModel
+from engine.nn.hugging_face import decoder_of
 from engine.nn.names import GPT2_BLOCK, GPT2_ENDS, LLAMA_BLOCK, LLAMA_ENDS
 from engine.train.text import byte_tokenizer
 
 SHARD_BYTES = 2_000_000_000  # most of it is in memory at once
 MOMENTS_AND_WEIGHTS = 3  # tensors of one size for every parameter of a checkpoint
+
+# Of a folder with first weights: what goes with a model, and what goes with its tokenizer.
+OF_GENERATION = ("generation_config.json", "chat_template.jinja")
+OF_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -66,6 +71,7 @@ def export(checkpoint: Checkpoint, out: Path) -> Export:
             parameters = _write_weights(checkpoint, partial)
             _write_config(checkpoint.manifest, partial)
             _write_tokenizer(checkpoint, partial)
+            _copy_from_init(checkpoint.manifest, partial)
             partial.replace(out)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -124,8 +130,12 @@ def _weights(checkpoint: Checkpoint, number: int) -> Tensors:
     }
 
 
-def theirs(shape: TrainModel, number: int, weights: Tensors) -> Tensors:
+def theirs(shape: TrainModel | ConfigModel, number: int, weights: Tensors) -> Tensors:
     """One layer's weights under the names, and in the orientation, that transformers knows."""
+    if isinstance(shape, ConfigModel):
+        decoder = decoder_of(shape)
+        layer = decoder.on_meta(number)
+        return {decoder.saved_name(layer, name): tensor for name, tensor in weights.items()}
     llama = shape.family == "llama"
     is_block = 0 < number <= shape.layers
     tensors = {}
@@ -145,11 +155,17 @@ def theirs(shape: TrainModel, number: int, weights: Tensors) -> Tensors:
 
 def _write_config(manifest: Manifest, folder: Path) -> None:
     shape = manifest.shape
+    dtype = "float64" if manifest.dtype == "fp64" else "float32"
+    if isinstance(shape, ConfigModel):
+        own = {**shape.config, "architectures": [_architecture(shape)], "dtype": dtype}
+        own.pop("torch_dtype", None)  # the older name of dtype
+        (folder / "config.json").write_text(json.dumps(own, indent=2))
+        return
     embedding = manifest.layers[0].shapes["weights.token.weight"]
     block = manifest.layers[1].shapes
     config = {
         "architectures": [_architecture(shape)],
-        "dtype": "float64" if manifest.dtype == "fp64" else "float32",
+        "dtype": dtype,
         "vocab_size": embedding[0],
         "tie_word_embeddings": False,
         "bos_token_id": None,
@@ -195,7 +211,9 @@ def llama_config(shape: TrainModel, block: dict[str, list[int]]) -> dict[str, An
     }
 
 
-def _architecture(shape: TrainModel) -> str:
+def _architecture(shape: TrainModel | ConfigModel) -> str:
+    if isinstance(shape, ConfigModel):
+        return type(decoder_of(shape).model).__name__
     return "LlamaForCausalLM" if shape.family == "llama" else "GPT2LMHeadModel"
 
 
@@ -208,3 +226,16 @@ def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(named, indent=2))
+
+
+def _copy_from_init(manifest: Manifest, folder: Path) -> None:
+    """Copy what the folder of the first weights says of generation, and of the tokenizer where it is its own.
+
+    Nothing where the model began without such a folder, or it is gone.
+    """
+    shape = manifest.shape
+    if not isinstance(shape, ConfigModel) or shape.init is None:
+        return
+    for name in (*OF_GENERATION, *(OF_TOKENIZER if manifest.tokenizer else ())):
+        if (Path(shape.init) / name).is_file():
+            shutil.copyfile(Path(shape.init) / name, folder / name)

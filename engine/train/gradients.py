@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.job.predict import BUCKET_BYTES
+from engine.nn.model import Tied
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.train.exchange import finish
 
@@ -28,6 +29,8 @@ class Gradients:
     eager : a bucket may be summed in the middle of an op. Not on the emulated device, whose ops are computed
         at their start and last longer.
     tp : how the stage is shared with other ranks, each of which sums its part with its own replicas.
+    tied : what is here of a matrix that both ends of the model share.
+    ends : sums that matrix with the other end of the model, where that is elsewhere.
     when_added : has somebody told of each gradient that is added to a parameter (`Stage.when_added`).
     """
 
@@ -40,6 +43,8 @@ class Gradients:
         replicas: int,
         eager: bool = True,
         tp: OneRank = ONE_RANK,
+        tied: Sequence[Tied] = (),
+        ends: Any | None = None,
         when_added: Callable[[nn.Parameter, Callable[[], None]], None] | None = None,
     ) -> None:
         # All replicas sum the buckets in this order: that in which most schedules finish them.
@@ -47,7 +52,7 @@ class Gradients:
         self._chunk_of = [chunk for chunk, _ in reversed(first_to_last)]
         self.parameters = [parameter for _, parameter in reversed(first_to_last)]
         self._group, self._replica, self._replicas, self._eager = group, replica, replicas, eager
-        self._tp = tp
+        self._tp, self._tied, self._ends_group = tp, tied, ends
         parts = [tp.local(parameter) for parameter in self.parameters]
         self._ends = torch.tensor([part.numel() for part in parts]).cumsum(0).tolist()
         dtype = self.parameters[0].dtype
@@ -91,11 +96,28 @@ class Gradients:
     def all_reduce(self, loss: float, unix: Callable[[float], float]) -> tuple[float, float, float]:
         """Sum what is not summed yet of gradients and loss over the replicas, and wait for all of it.
 
+        Then the two ends of the model sum the gradients of a matrix that they share.
+
         Returns
         -------
         loss : the summed loss.
         start, end : of time.monotonic(); the start is when the last replica was ready.
         """
+        loss, start, end = self._over_replicas(loss, unix)
+        if not self._tied:
+            return loss, start, end
+        self._sum_ends([tied.parameter.grad.view(-1) for tied in self._tied])  # type: ignore[union-attr]
+        return loss, start, time.monotonic()
+
+    def _sum_ends(self, gradients: list[Tensor]) -> None:
+        if len(gradients) == 1:
+            assert self._ends_group is not None
+            finish(self._ends_group.allreduce(gradients), "the other end of the model")
+            return
+        first, last = gradients
+        last.copy_(first.add_(last))
+
+    def _over_replicas(self, loss: float, unix: Callable[[float], float]) -> tuple[float, float, float]:
         ready = time.monotonic()
         if self._group is None:
             return loss, ready, ready
@@ -113,8 +135,14 @@ class Gradients:
         return loss, min(end, ready + max(0.0, latest)), end
 
     def square_sum(self) -> float:
-        """Sum of the squares of all gradients of the stage."""
-        return self._tp.square_sum(self._own, self.parameters)
+        """Sum of the squares of all gradients of the stage; a matrix of both ends counts at the first one."""
+        copies = [tied.parameter for tied in self._tied if tied.is_copy]
+        if not copies:
+            return self._tp.square_sum(self._own, self.parameters)
+        at = next(i for i, parameter in enumerate(self.parameters) if parameter is copies[0])
+        end, numbers = self._ends[at], self.parameters[at].numel()
+        before = self._tp.square_sum(self._own[: end - numbers], self.parameters[:at])
+        return before + self._tp.square_sum(self._own[end:], self.parameters[at + 1 :])
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""

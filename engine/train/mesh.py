@@ -65,8 +65,10 @@ class Mesh:
         joins = me.leads and self._has_lan_neighbour()
         self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
         self.endpoint = self._connected_endpoint()
-        self._ring: Ring | None = None
-        self.replicas = self._replicas(ring)
+        self._rings: list[Ring] = []
+        self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}")
+        # Where the ends of the model share a matrix, and this rank has one of them: sums over the two.
+        self.ends = self._sums(self._ends(), f"ends/{me.pipeline}")
 
     def above(self) -> int | None:
         """Rank of the previous stage of this pipeline."""
@@ -123,9 +125,10 @@ class Mesh:
         ]
 
     def summed(self) -> list[dict[str, int]]:
-        """Bytes of gradients that this rank has sent to a replica in another data centre."""
-        away, ring = self._in_other_dcs(), self._ring
-        return [{**away[ring.after], "bytes": ring.sent_bytes}] if ring and ring.after in away else []
+        """Bytes of gradients that this rank has sent, to be summed, to ranks in another data centre."""
+        away = self._in_other_dcs()
+        rings = (ring for ring in self._rings if ring.after in away)
+        return [{**away[ring.after], "bytes": ring.sent_bytes} for ring in rings]
 
     def _in_other_dcs(self) -> dict[int, dict[str, int]]:
         """Pipeline and stage of each rank in another data centre."""
@@ -155,11 +158,19 @@ class Mesh:
             for other in neighbours(self._schedule, stage)
         )
 
-    def _replicas(self, ring: list[RankAssignment]) -> Any:
-        """What sums over the replicas of this stage; None where there are no others."""
-        if len(ring) == 1:
+    def _ends(self) -> list[RankAssignment]:
+        """The ranks of this pipeline whose ends of the model share a matrix; none where this is neither."""
+        positions = self._schedule.traversal.positions
+        stages = sorted({positions[0][0], positions[-1][0]})
+        if not self.job.model.tied or self.me.stage not in stages:
+            return []
+        return [self.at(self.me.pipeline, stage) for stage in stages]
+
+    def _sums(self, ring: list[RankAssignment], name: str) -> Any:
+        """What sums over the ranks of a ring; None where there are no others."""
+        if len(ring) < 2:
             return None
-        ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}/{self.me.shard}"
+        ranks = [replica.rank for replica in ring]
         nccl = torch.distributed.is_nccl_available() and self.job.device.ranks_per_gpu == 1
         backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
         if backend == "nccl":
@@ -168,7 +179,8 @@ class Mesh:
             group = self._gloo(name, ranks)
         else:
             assert self.endpoint is not None
-            group = self._ring = Ring(self.endpoint, ranks)
+            group = Ring(self.endpoint, ranks)
+            self._rings.append(group)
         return StagedSums(group, self._device) if self._device.apart else group
 
     def _ring_neighbours(self) -> list[RankAssignment]:
@@ -215,7 +227,8 @@ class Mesh:
             others += [self.at(p, me.stage) for p in job.cell.cell_of(me.pipeline) if p != me.pipeline]
         others += self._ring_neighbours()
         ranks = {other.rank for other in others}
-        return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in ranks]
+        also = {*self._also, *(end.rank for end in self._ends() if end.rank != me.rank)}
+        return others + [a for a in self.spec.ranks if a.rank in also and a.rank not in ranks]
 
     def _cut(self, rank: int) -> bool:
         """Whether the network to a rank is cut now."""

@@ -158,6 +158,22 @@ class Notes:
     def overrun(self, by_s: float) -> None: ...
 
 
+class LocalEnds:
+    """Sums over the two ends of a pipeline, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._both, self._here = threading.Barrier(2, timeout=LONGEST_WAIT_S), [torch.empty(0)] * 2
+
+    def allreduce(self, tensors: list[Tensor]) -> "LocalEnds":
+        self._here[self._both.wait()] = tensors[0].clone()
+        self._both.wait()
+        tensors[0].copy_(self._here[0] + self._here[1])
+        self._both.wait()
+        return self
+
+    def wait(self) -> None: ...
+
+
 @dataclass
 class Answer:
     """What one iteration left behind: the loss, and the summed gradients by layer."""
@@ -178,16 +194,22 @@ class Cell:
         ranks = {(r.pipeline, r.stage): r for r in single_machine(job, run="x", log_dir="").ranks}
         self.stages = {at: Stage(job, at[1], self.schedule.traversal) for at in ranks}
         self.notes = {at: Notes() for at in ranks}
+        self.ends = {pipeline: LocalEnds() for pipeline, _ in ranks}
+        self.sums: dict[tuple[int, int], Gradients] = {}
         self.executors = {at: self._executor(ranks, at) for at in ranks}
 
     def run(self, iteration: int = 0) -> Answer:
         """One iteration on all GPUs at once."""
         with ThreadPoolExecutor(len(self.executors)) as pool:
-            for done in [pool.submit(e.run, iteration) for e in self.executors.values()]:
+            for done in [pool.submit(self._iterate, at, iteration) for at in self.executors]:
                 done.result(LONGEST_WAIT_S)
         assert self.office.empty()
         loss = sum(executor.loss for executor in self.executors.values())
         return Answer(loss=loss, gradients=self.gradients(), notes=self.notes)
+
+    def _iterate(self, at: tuple[int, int], iteration: int) -> None:
+        self.executors[at].run(iteration)
+        self.sums[at].all_reduce(self.executors[at].loss, lambda seconds: seconds)
 
     def gradients(self) -> dict[int, list[Tensor]]:
         """What the iteration left behind, by layer, summed over pipelines."""
@@ -215,12 +237,21 @@ class Cell:
             links=wiring.links,
             late=self.schedule.recompute_gate == "late",
         )
+        tied = self.stages[at].tied
+        self.sums[at] = Gradients(
+            list(self.stages[at].chunks),
+            group=None,
+            replica=0,
+            replicas=1,
+            tied=tied,
+            ends=self.ends[pipeline] if len(tied) == 1 else None,
+        )
         executor = Executor(
             self.stages[at],
             part,
             Sizes.of(job),
             batch=batch,
-            gradients=Gradients(list(self.stages[at].chunks), group=None, replica=0, replicas=1),
+            gradients=self.sums[at],
             recorder=self.notes[at],  # type: ignore[arg-type]
         )
         self.notes[at].executor = executor

@@ -27,9 +27,17 @@ SHAPES = [
 
 
 def checkpoint_of(
-    folder: Path, shape: dict[str, Any], dtype: str, *, tokenizer: bytes | None = None
+    folder: Path,
+    shape: dict[str, Any],
+    dtype: str,
+    *,
+    tokenizer: bytes | None = None,
+    drawn: bool = True,
 ) -> nn.Sequential:
-    """Write a checkpoint of a model with random weights (biases and norms too) and return the model."""
+    """Write a checkpoint of a model and return the model.
+
+    drawn : its weights are random (biases and norms too); else they are those that it begins with.
+    """
     of = job(model=shape, dtype=dtype, stages=1, dc_of_stage=[0], policy="gpipe", recompute=False)
     generator = torch.Generator().manual_seed(5)
     model = nn.Sequential(*[build_layer(of.model, n, of.optimizer.seed) for n in range(of.model.layers + 2)])
@@ -37,7 +45,8 @@ def checkpoint_of(
     optimizer = torch.optim.AdamW(model.parameters())
     place, files = open_place(str(folder)), []
     for parameter in model.parameters():
-        parameter.data.normal_(0.0, 0.3, generator=generator)
+        if drawn:
+            parameter.data.normal_(0.0, 0.3, generator=generator)
         parameter.grad = torch.zeros_like(parameter)
     optimizer.param_groups[0]["lr"] = 0.0
     optimizer.step()

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import InputError
-from engine.inputs import parse
 from engine.job.changed import value_at
-from engine.job.model_document import TrainModel
+from engine.job.model_document import read_model
 from webapp.planning.planned_model import model_to_train
 
 
@@ -19,7 +18,7 @@ def trained_words(document: Mapping[str, Any], planned: Mapping[str, Any] | None
     planned : the document of the plan that it came from; None where there was none.
     """
     try:
-        model = parse(TrainModel, document["model"], at="model")
+        model = read_model(document["model"], at="model")
     except InputError:
         return "a model that this version does not know"
     size = f"{_count(model.parameters)} parameters"
@@ -37,7 +36,7 @@ def _as_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool
         return False
     try:
         wanted = model_to_train(model, document["cell"]["stages"])
-        return parse(TrainModel, document["model"]) == parse(TrainModel, wanted)
+        return read_model(document["model"]) == read_model(wanted)
     except InputError:
         return False  # the planned one cannot be trained
 

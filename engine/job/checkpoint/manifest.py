@@ -11,9 +11,10 @@ from pydantic import Field
 from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
+from engine.job.changed import fields_of
 from engine.job.checkpoint.place import MANIFEST, Place, open_place, split
 from engine.job.job import TrainJob
-from engine.job.model_document import TrainModel
+from engine.job.model_document import ConfigModel, TrainModel, read_model
 
 FORMAT = 1
 _NAME = re.compile(r"^step-([0-9]+)-")
@@ -107,13 +108,13 @@ class Manifest(Document):
     @property
     def line(self) -> tuple[Any, ...]:
         """The identity that all checkpoints of one training share; older ones of it may be deleted."""
-        model = json.dumps({**self.model, "tokenizer": None}, sort_keys=True)
+        model = json.dumps({**self.model, "tokenizer": None, "init": None}, sort_keys=True)
         return model, self.dtype, self.seed, self.global_batch, self.data.fingerprint
 
     @property
-    def shape(self) -> TrainModel:
+    def shape(self) -> TrainModel | ConfigModel:
         """The model document, parsed. Raises InputError where this version does not know its fields."""
-        return parse(TrainModel, self.model, at="model")
+        return read_model(self.model, at="model")
 
     def to_bytes(self) -> bytes:
         """The file: the manifest's fields and a checksum over them."""
@@ -265,10 +266,10 @@ def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
     """
     manifest = checkpoint.manifest
     # What a tokenizer makes of the text is in the fingerprint; where its file lies does not matter.
-    theirs, ours = (model.model_dump(exclude={"tokenizer"}) for model in (manifest.shape, job.model))
-    for name in theirs:
-        if theirs[name] != ours[name]:
-            allowed = f"is of another model: {name} {theirs[name]}, this job has {ours[name]}"
+    theirs, ours = (_fields_of(model) for model in (manifest.shape, job.model))
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
+            allowed = f"is of another model: {name} {theirs.get(name)}, this job has {ours.get(name)}"
             raise InputError("persistence.resume", checkpoint.where, allowed)
     pairs = {
         "dtype": (manifest.dtype, job.device.dtype),
@@ -284,6 +285,11 @@ def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
         steps = job.optimizer.steps
         allowed = f"has done {manifest.step} steps; this job ends after {steps}: more steps are needed"
         raise InputError("persistence.resume", checkpoint.where, allowed)
+
+
+def _fields_of(model: TrainModel | ConfigModel) -> dict[str, Any]:
+    """What makes two models the same: not where a tokenizer, or the first weights, are read from."""
+    return fields_of(model.model_dump(mode="json", exclude={"tokenizer", "init"}))
 
 
 def resumed(job: TrainJob, fingerprint: str) -> Checkpoint | None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint
+from engine.nn.hugging_face import Slice
 from engine.nn.one_rank import ONE_RANK, OneRank
 
 WEIGHTS = "weights."
@@ -19,10 +20,13 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
 def copy_of(layer: nn.Module, optimizer: Optimizer, tp: OneRank = ONE_RANK) -> dict[str, Tensor]:
     """Copies in host memory of a layer's weights and of their moments; taken between two iterations.
 
-    Whole ones where `tp` cuts the layer: all ranks of its stage take them together.
+    Whole ones where `tp` cuts the layer: all ranks of its stage take them together. A weight that is a copy
+    of the embedding is left out: it is stored once.
     """
     copies = {}
     for name, parameter in layer.named_parameters():
+        if _original(layer, name) is not None:
+            continue
         copies[WEIGHTS + name] = _copied(tp.whole(parameter, parameter))
         for moment in MOMENTS:
             copies[f"{moment}.{name}"] = _copied(tp.whole(optimizer.state[parameter][moment], parameter))
@@ -45,14 +49,22 @@ def load_into(
     InputError
         The file is missing, corrupt, or holds other tensors than the layer has.
     """
-    tensors = _tensors(checkpoint, number)
+    own = _tensors(checkpoint, number)
     for name, parameter in layer.named_parameters():
-        parameter.copy_(tp.part(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, number), parameter))
-        state = {m: _fitting(tensors, f"{m}.{name}", parameter, checkpoint, number) for m in MOMENTS}
+        original = _original(layer, name)
+        tensors, at = (own, number) if original is None else (_tensors(checkpoint, 0), 0)
+        name = original or name
+        parameter.copy_(tp.part(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, at), parameter))
+        state = {m: _fitting(tensors, f"{m}.{name}", parameter, checkpoint, at) for m in MOMENTS}
         optimizer.state[parameter] = {
             "step": torch.tensor(float(checkpoint.manifest.step), device=parameter.device),
             **{name: tp.part(tensor, parameter).clone() for name, tensor in state.items()},
         }
+
+
+def _original(layer: nn.Module, name: str) -> str | None:
+    """The name in layer 0 of the weight that this one is a copy of; None where it is none."""
+    return layer.original if isinstance(layer, Slice) and name == layer.tied else None
 
 
 def _tensors(checkpoint: Checkpoint, number: int) -> dict[str, Tensor]:
