@@ -14,9 +14,12 @@ import torch
 
 from engine.control.listening import listen
 from engine.job.checkpoint.resuming import with_kept_rate
+from engine.job.devices import CUDA
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
+from engine.job.model_document import ConfigModel
 from engine.job.predict import predict
+from engine.nn.hugging_face import decoder_of
 from engine.run import rank as rank_module
 from engine.schedule import Schedule
 from engine.schedule.compiled import load_kernels
@@ -70,8 +73,14 @@ def become_rank(start: Start, out: int, life: int) -> NoReturn:
 
 
 def prepare(job: TrainJob, schedule: Schedule | None) -> None:
-    """Import and compile what ranks will need, before any is forked, such that they share it."""
+    """Import and compile what ranks will need, before any is forked, such that they share it.
+
+    Raises InputError where this machine cannot build the model.
+    """
     import_ahead()
+    # transformers takes seconds to import, and may ask for CUDA: there each rank imports it by itself.
+    if isinstance(job.model, ConfigModel) and job.device.kind != CUDA:
+        decoder_of(job.model)
     if job.failures.recovery is not None:
         predict(job, schedule=schedule)  # compiles what a smaller layout is judged by
     if job.failures.adapt is not None or job.prefill is not None:
