@@ -14,6 +14,8 @@ from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import KINDS, Layout, PlanRequest
 from engine.plan.result import Option, Partition
 from engine.plan.stages import Room
+from engine.schedule import policy_of
+from engine.schedule.registry import name_of
 from engine.schedule.scenario import MOST_OPS, Link, Scenario, Times
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate, simulate_schedule
@@ -79,17 +81,36 @@ def cell_scenario(
         gpus = gpus_of_stages(cluster, partitions)
         room = job.stages.room(gpus, job.microbatches)
         if isinstance(room, Infeasible):
-            if request.job.layers_per_stage == "balanced":
+            if request.job.layers_per_stage == "balanced" and job.layout.layers is not None:
                 return replace(room, reason=f"{room.reason}; no other spread of the layers fits either")
             return room
         _refuse_too_large(job)
         lan = _lan(request, cluster, job, partitions)
-        return _scenario(request, job, partitions, hops, lan, gpus, room, policy or request.policy)
+        scenario = _scenario(request, job, partitions, hops, lan, gpus, room, policy or request.policy)
+        return _with_whole_layers(job, scenario)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
         allowed = f"gives a cell that cannot be simulated: {field} of {problem['input']!r} ms"
         raise InputError("job", "model" if job.is_modelled else "times", allowed) from None
+
+
+def _with_whole_layers(job: Job, scenario: Scenario) -> Scenario | Infeasible:
+    """`scenario`, if no chunk of a stage has less than a layer; `auto` then leaves chunks out.
+
+    Even layers are not asked: whoever gives the stages has chosen how many layers one has.
+    """
+    layers = job.layout.layers
+    if layers is None or max(layers) - min(layers) <= 1:
+        return scenario
+    least = min(layers)
+    if scenario.policy == "auto":
+        return scenario.model_copy(update={"chunks": 1}) if least < 2 else scenario
+    chunks = max(frame.traversal.chunks for frame in policy_of(scenario.policy).frames(scenario))
+    if chunks <= least:
+        return scenario
+    stage, name = layers.index(least), name_of(scenario.policy)
+    return Infeasible(reason=f"stage {stage} has {least} of the layers; {name} cuts each stage into {chunks}")
 
 
 def gpus_of_stages(cluster: Cluster, partitions: Sequence[Partition]) -> tuple[Gpu, ...]:

@@ -173,8 +173,9 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         return _profiled_job(request, cluster, layout, given.layer_profiles)
     try:
         model = None if given.model is None else shape_of(given.model, layout.partitions)
-        if model is not None:
-            _check_layers(given, layout, model)
+        if model is not None and layout.layers is not None and sum(layout.layers) != model.layers:
+            allowed = f"must add up to the model's {model.layers} layers"
+            raise InputError("layers_per_stage", list(layout.layers), allowed)
         stages = stages_of(given, layout, model)
         profiles = _slowest(stages, request, cluster)
     except InputError as error:
@@ -197,24 +198,12 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
     )
 
 
-def _check_layers(given: JobInput, layout: Layout, model: Transformer) -> None:
-    """Raises InputError if the layers given by stage are not the model's, or if it has none to balance."""
-    if layout.layers is not None and sum(layout.layers) != model.layers:
-        allowed = f"must add up to the model's {model.layers} layers"
-        raise InputError("layers_per_stage", list(layout.layers), allowed)
-    if given.layers_per_stage != "balanced":
-        return
-    if model.layers > MOST_LAYERS:
-        raise InputError("layers_per_stage", "balanced", f"of a model of at most {MOST_LAYERS:,} layers")
-    if model.moe_blocks(0, model.layers) not in (0, model.layers):
-        allowed = "even or numbers: only some of the model's layers have experts"
-        raise InputError("layers_per_stage", "balanced", allowed)
-
-
 def _balance(request: PlanRequest, layout: Layout, model: Transformer) -> Balance | None:
-    """What balances the layers; None if they are given, or even."""
+    """What balances the layers; None if they are given, or even, as they stay if they are not alike."""
     given = request.job
     if given.layers_per_stage != "balanced" or layout.layers is not None:
+        return None
+    if model.layers > MOST_LAYERS or model.moe_blocks(0, model.layers) not in (0, model.layers):
         return None
     limit = request.memory_limit or given.microbatches
     return Balance(

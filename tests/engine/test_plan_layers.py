@@ -22,6 +22,7 @@ from engine.plan.search.candidates import candidates
 from engine.plan.search.cells import Cells, TimedCell
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import problems_of
+from engine.plan.search.refine import refine
 from tests.engine.test_plan_layouts import request_of, score
 
 CASE = json.loads(
@@ -29,6 +30,19 @@ CASE = json.loads(
 )
 MODEL = {"layers": 7, "hidden": 1024, "heads": 8, "vocab": 32000, "seq": 1024}
 MIXED = ("a100-80g", "v100")
+MOE = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 2048,
+    "moe_intermediate_size": 512,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 1024,
+}
 
 
 def compositions(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
@@ -249,10 +263,6 @@ def test_the_scenario_of_an_option_has_the_times_of_its_layers() -> None:
             "job.layers_per_stage: [3, 2, 2]: one number",
         ),
         (
-            {"layers_per_stage": "balanced", "model": {**MODEL, "layers": 1001}},
-            "job.layers_per_stage: 'balanced': of a model of at most 1,000 layers",
-        ),
-        (
             {
                 "layers_per_stage": "balanced",
                 "measured": {
@@ -268,6 +278,25 @@ def test_bad_layers_are_refused_by_name(job: dict[str, Any], message: str) -> No
     with pytest.raises(InputError) as error:
         plan(request_of({"model": MODEL, "partitions": 3, **job}))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("model", [{**MODEL, "layers": 1002}, {**MOE, "decoder_sparse_step": 2}])
+def test_layers_that_are_not_alike_or_too_many_stay_even(model: dict[str, Any]) -> None:
+    answers = [planned(how, {"model": model, "partitions": 3}) for how in ("balanced", "even")]
+    assert answers[0].as_dict()["options"] == answers[1].as_dict()["options"]
+
+
+def test_a_chunk_has_at_least_one_layer() -> None:
+    """With 6 of 7 layers on the A100, the V100's stage cannot be cut in two; even layers can."""
+    job = {"model": MODEL, "partitions": 2, "microbatches": 4}
+    more = {"method": "algorithm1", "max_dp_cells": 1, "order": ["dc0", "dc1"]}
+    by_hand = planned([6, 1], job, **more, policy="interleaved").options[0]
+    assert by_hand.reason == "stage 1 has 1 of the layers; Interleaved 1F1B cuts each stage into 2"
+    request = request_of({**job, "layers_per_stage": [6, 1]}, (1, 1), MIXED)
+    answer = plan(request)
+    refined = refine(request, answer, seconds=0.3)
+    for option in (option for result in (answer, refined) for option in result.options):
+        assert simulated(request, option).timeline.schedule.chunks == 1  # type: ignore[union-attr]
 
 
 def test_layers_need_a_model() -> None:

@@ -93,6 +93,8 @@ def initial_of(plan: Plan) -> dict[str, Any]:
     }
     if "model" in job:
         kept = job.get("prefill") or {}
+        layers = job.get("layers_per_stage", "even")
+        values |= {"layers_per_stage": layers} if isinstance(layers, list) else {"spread": layers}
         return values | kept | model_values(job["model"]) | {"model_micro_batch": job.get("micro_batch", 1)}
     if job.get("comm_to_compute") != transfer_to_forward(values, links_of(named_pools(dcs))):
         values["comm_to_compute"] = job.get("comm_to_compute")
@@ -152,7 +154,12 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
         job |= {"model": values["model"], "micro_batch": one_or_many(values.get("model_micro_batch")) or 1}
         asked_for = {name: values[name] for name in PREFILL if values.get(name)}
         kept = PrefillBudget(**asked_for).model_dump() if asked_for else None
-        rest = {"tp": one_or_many(values.get("tp")), "mfu": values.get("mfu"), "prefill": kept}
+        rest = {
+            "tp": one_or_many(values.get("tp")),
+            "layers_per_stage": values.get("layers_per_stage") or values.get("spread"),
+            "mfu": values.get("mfu"),
+            "prefill": kept,
+        }
         return job | {name: value for name, value in rest.items() if value}
     job |= {name: values[name] for name in EXPLICIT if values.get(name) is not None}
     asked = values.get("comm_to_compute")

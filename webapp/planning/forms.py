@@ -93,6 +93,18 @@ class PlanForm(Sectioned, ModelFields):
         whole=True, label="Microbatch size, sequences", initial=[1], required=False, help_text=SEVERAL
     )
     tp = Numbers(whole=True, label="Tensor-parallel degree", initial=[1], required=False, help_text=SEVERAL)
+    spread = forms.ChoiceField(
+        label="Spread of the layers",
+        choices=[("balanced", "By speed and memory of the GPUs"), ("even", "Even")],
+        initial="balanced",
+        required=False,
+    )
+    layers_per_stage = Numbers(
+        whole=True,
+        label="Layers per stage",
+        required=False,
+        help_text="One number per stage in pipeline order, such as 6, 6, 4, 4. Leave empty to spread them.",
+    )
     mfu = of_plan("job.mfu", label="MFU", initial=DEFAULT_MFU)
     weight_budget_gb = of_plan(
         "job.prefill.weight_budget_gb",
@@ -173,7 +185,11 @@ class PlanForm(Sectioned, ModelFields):
         ("Model", "", ["model", "config_file", "config", "model_seq", "data"]),
         ("Data centres", "Including the links between them", ["datacenters"]),
         ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
-        ("Layout", "", ["partitions", "microbatches", "model_micro_batch", "tp"]),
+        (
+            "Layout",
+            "",
+            ["partitions", "microbatches", "model_micro_batch", "tp", "spread", "layers_per_stage"],
+        ),
         ("Search", "", ["policy", "method", "order", "max_dp_cells", "bill"]),
         (
             "Times and memory",

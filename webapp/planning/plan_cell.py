@@ -85,11 +85,16 @@ def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -
     for part in option["partitions"] if option else ():
         each = option["gpus_used"][part["dc"]] / part["stages"] if option else 0
         rows += [{"stage": len(rows) + 1 + k, "dc": part["dc"], "gpus": each} for k in range(part["stages"])]
+    layers = (option or {}).get("layers_per_stage")
+    if layers is not None:
+        rows = [row | {"layers": count} for row, count in zip(rows, layers, strict=True)]
     columns = [
         Column(label="Stage", key="stage", decimals=0),
         Column(label="DC", key="dc"),
         Column(label="GPUs", key="gpus", decimals=0),
     ]
+    if layers is not None:
+        columns.append(Column(label="Layers", key="layers", decimals=0))
     if cell is not None and cell.timeline is not None:
         rows = [row | figures for row, figures in zip(rows, _in_an_iteration(cell), strict=True)]
         columns += [

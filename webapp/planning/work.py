@@ -33,7 +33,7 @@ def answers_at_once(request: PlanRequest) -> bool:
     gpus = sum(dc.gpus for dc in request.datacenters)
     small = len(request.datacenters) <= MOST_SITES and gpus <= MOST_GPUS
     fits = request.method == "algorithm1" or (small and len(request.job.layouts) <= MOST_LAYOUTS)
-    return request.policy in QUICK and fits and _simulated_s(request) <= WHAT_IF_S
+    return _simulated_s(request) <= WHAT_IF_S and request.policy in QUICK and fits
 
 
 def what_if_at_once(request: PlanRequest) -> bool:
@@ -51,6 +51,7 @@ def _simulated_s(request: PlanRequest) -> float:
     """Seconds that simulating takes, roughly: all options of Algorithm 1, or one shape of a search."""
     job = job_of(request, cluster_of(request))
     cell_s = CELL_S + OP_S * KINDS * job.partitions * job.microbatches * job.cell_pipelines
+    cell_s *= 1 if job.balance is None else 2  # with even layers too
     return cell_s * (most_listed(request, job) if request.method == "algorithm1" else len(FAST))
 
 
