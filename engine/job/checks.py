@@ -8,7 +8,7 @@ from engine.inputs import nearest
 from engine.job import swap_checks
 from engine.job.devices import CUDA, Devices
 from engine.job.fields import JobFields, as_list
-from engine.job.model_document import ConfigModel
+from engine.job.model_document import CUT_FAMILIES, ConfigModel
 from engine.job.sections.limits import MOST_RANKS
 
 LONGEST_MS = 3.6e6
@@ -126,8 +126,7 @@ def _check_tp(job: JobFields) -> None:
         raise InputError("cell.tp", job.cell.tp, allowed)
     model = job.model
     if isinstance(model, ConfigModel):
-        allowed = f"1 with model.config ({model.config['model_type']}): its layers are not cut among ranks"
-        raise InputError("cell.tp", job.cell.tp, allowed)
+        _check_tp_of(job, model)
     counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}
     for name, count in counts.items():
         if count % job.cell.tp:
@@ -138,6 +137,19 @@ def _check_tp(job: JobFields) -> None:
             f"too many ranks for model.vocabulary = {model.vocabulary}: the last would have no row of it"
         )
         raise InputError("cell.tp", job.cell.tp, allowed)
+
+
+def _check_tp_of(job: JobFields, model: ConfigModel) -> None:
+    """Raise InputError where the layers of a model of transformers are not cut among ranks."""
+    reason = None
+    if model.config["model_type"] not in CUT_FAMILIES:
+        reason = f"layers of {model.config['model_type']} are not cut, but those of {', '.join(CUT_FAMILIES)}"
+    elif model.tied:
+        reason = "a tied embedding is not cut (tie_word_embeddings)"
+    elif job.device.dtype == "bf16":
+        reason = "weights that are cut are not cast (dtype bf16)"
+    if reason:
+        raise InputError("cell.tp", job.cell.tp, f"1 with model.config: {reason}")
 
 
 def _check_cells(job: JobFields) -> None:

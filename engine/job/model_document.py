@@ -27,6 +27,9 @@ _NOT_TRAINED = {
     "is_encoder_decoder": "the model is a decoder",
 }
 
+# Families whose layers tensor parallelism cuts: by columns and rows alone, by transformers' own plan.
+CUT_FAMILIES = ("llama", "mistral", "qwen2", "gpt_neox")
+
 Size = Annotated[Count, Field(le=1_000_000)]
 Layers = Annotated[Count, Field(le=10_000)]
 

@@ -33,11 +33,13 @@ class Slice(nn.Module):
     """A layer: a `part` of the model whose parameters have `prefix` before their names in the whole one.
 
     tied : name of the parameter, if any, whose values are also in the layer at the other end of the model.
+    tp_plan : of a decoder layer, how its modules are cut for tensor parallelism, as transformers names it.
     original : in the layer with the copy, the name that it has at the other end, in layer 0.
     """
 
     tied: str | None = None
     original: str | None = None
+    tp_plan: dict[str, str] | None = None
 
     def __init__(self, part: nn.Module, prefix: str) -> None:
         super().__init__()
@@ -101,7 +103,10 @@ class Decoder:
         if 0 < number <= self.count:
             path = f"{self._layers}.{number - 1}"
             part = copy.deepcopy(self.model.get_submodule(path))
-            return DecoderSlice(_with_own_products(part), f"{path}.", self._inputs, number - 1)
+            decoder = DecoderSlice(_with_own_products(part), f"{path}.", self._inputs, number - 1)
+            plan, start = self.model.config.base_model_tp_plan or {}, f"{self._layers_name}.*."
+            decoder.tp_plan = {name.removeprefix(start): style for name, style in plan.items()}
+            return decoder
         layer: Slice
         if number == 0:
             layer = EmbeddingSlice(self._without_layers(), f"{self._inner}.")

@@ -2,8 +2,9 @@
 
 Every layer is cut as Megatron-LM cuts it (Shoeybi et al. 2019, §3): what widens by output columns, what
 leads back into the residual stream by input rows, heads and the vocabulary among the ranks; norms and GPT's
-position embedding are on all of them. `parallelize_module` makes DTensors of the weights and puts the
-collectives into the passes. All ranks of a stage follow one order of ops, and so of collectives.
+position embedding are on all of them. Layers of transformers are cut by their own plan, which says the same.
+`parallelize_module` makes DTensors of the weights and puts the collectives into the passes. All ranks of a
+stage follow one order of ops, and so of collectives.
 
 Rank 0 of a group, the lead, alone talks to other stages; what comes in for it is broadcast. The group is
 torch's default group of its processes, over gloo, or NCCL on CUDA (never run: it needs two GPUs).
@@ -31,6 +32,7 @@ from engine.control.silence import WAIT_S
 from engine.errors import InputError
 from engine.job.launch import RankAssignment
 from engine.nn.device import Device
+from engine.nn.hugging_face import Slice
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
 from engine.nn.one_rank import OneRank
 
@@ -140,6 +142,8 @@ def _is_cut(parameter: nn.Parameter) -> bool:
 
 def _plan_of(layer: nn.Module) -> dict[str, ParallelStyle]:
     """How each module of a layer is cut. Sums over the ranks: one forward and one backward a branch."""
+    if isinstance(layer, Slice):
+        return _plan_of_slice(layer)
     if isinstance(layer, Embedding):
         return {"token": RowwiseParallel(input_layouts=Replicate())}
     if isinstance(layer, Head):
@@ -152,6 +156,29 @@ def _plan_of(layer: nn.Module) -> dict[str, ParallelStyle]:
         "narrow": RowwiseParallel(),
         **{name: ColwiseParallel() for name in split},
     }
+
+
+def _plan_of_slice(layer: Slice) -> dict[str, ParallelStyle]:
+    """By the plan that the model's own config has for tensor parallelism.
+
+    Norms that are modules of a decoder layer itself stand in front of what is cut by columns.
+    """
+    if layer.tp_plan is None:
+        return {name: _end_of_slice(module) for name, module in layer.named_modules() if _has_weight(module)}
+    styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+    cut = {f"part.{name}": styles[style]() for name, style in layer.tp_plan.items()}
+    norms = (name for name, module in layer.part.named_children() if _has_weight(module))
+    return cut | {f"part.{name}": _branched() for name in norms}
+
+
+def _has_weight(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+def _end_of_slice(module: nn.Module) -> ParallelStyle:
+    if isinstance(module, nn.Embedding):
+        return RowwiseParallel(input_layouts=Replicate())
+    return ColwiseParallel(output_layouts=Replicate()) if isinstance(module, nn.Linear) else _branched()
 
 
 def _branched() -> ParallelStyle:

@@ -1,5 +1,6 @@
 """A pipelined step of a model of transformers is the step of that model, unsplit, with its own AdamW."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ from torch import nn
 
 from engine.inputs import parse
 from engine.job.job import TrainJob
-from engine.job.model_document import ConfigModel
+from engine.job.model_document import CUT_FAMILIES, ConfigModel
 from engine.nn.hugging_face import Slice, decoder_of
 from engine.nn.model import build_layer
 from tests.runtime.cells import Cell
 from tests.runtime.decoders import CONFIGS, model_of
-from tests.runtime.jobs import document
+from tests.runtime.jobs import Run, document
+from tests.runtime.machines import Machines
 
 LR = 1e-3
 # Of all policies: recomputation, backward passes that are split, chunks, and both ends on one rank.
@@ -111,6 +113,36 @@ def test_copies_of_a_tied_matrix_stay_equal_to_the_bit(policy: str) -> None:
     assert float(ends[0].parameter.detach().abs().max()) > 0
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma3_text"])
+def test_in_bf16_copies_of_the_weights_compute_and_gradients_are_near_those_in_fp32(family: str) -> None:
+    cells = [Cell(job(family, dtype=dtype, policy="zb-h1", recompute=False)) for dtype in ("fp32", "bf16")]
+    for stage in cells[1].stages.values():
+        stage.keep_cast()
+        assert {
+            copy.dtype for chunk in stage.chunks for cast in chunk.cast for copy in cast.copies.values()
+        } == {torch.bfloat16}
+    exact, near = (cell.run() for cell in cells)
+    assert near.loss == pytest.approx(exact.loss, rel=2e-3)
+    for number, gradients in exact.gradients.items():
+        ours, theirs = (torch.cat([g.flatten() for g in gs]) for gs in (near.gradients[number], gradients))
+        assert ours.dtype is torch.float32
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.03, number
+
+
+@pytest.mark.long
+def test_a_run_of_a_tied_model_recovers_to_the_bit(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model": model_of("qwen2"), "pipelines": 2, "steps": 12}
+    whole = Run(parse(TrainJob, document(**changes)), str(tmp_path / "log")).result()
+    with Machines(parse(TrainJob, document(**changes, recovery={})), tmp_path, [range(6)]) as run:
+        run.at_step(3)
+        run.kill_rank(2)  # a last stage, which has a copy of the embedding
+        result = run.result()
+    assert [row["failed"] for row in result["recoveries"]] == ["rank"]
+    assert result["losses"] == whole["losses"]
+    assert result["grad_norms"] == whole["grad_norms"]
+    assert result["params_sha256"] == whole["params_sha256"]
+
+
 def test_weights_depend_on_seed_and_layer_alone_and_follow_the_models_rule() -> None:
     model = parse(ConfigModel, model_of("gpt2", n_embd=128, initializer_range=0.05))
     one, same, other = (build_layer(model, 3, seed) for seed in (7, 7, 8))
@@ -118,8 +150,8 @@ def test_weights_depend_on_seed_and_layer_alone_and_follow_the_models_rule() -> 
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     # GPT-2 narrows what is added to the residual stream by the root of twice the layers.
-    assert float(weights[0].std()) == pytest.approx(0.05 / 12**0.5, rel=0.02)
-    assert float(one.get_parameter("part.mlp.c_fc.weight").std()) == pytest.approx(0.05, rel=0.02)
+    assert float(weights[0].detach().std()) == pytest.approx(0.05 / 12**0.5, rel=0.02)
+    assert float(one.get_parameter("part.mlp.c_fc.weight").detach().std()) == pytest.approx(0.05, rel=0.02)
 
 
 def test_a_stage_makes_its_own_layers_real_and_no_others() -> None:
@@ -132,6 +164,14 @@ def test_a_stage_makes_its_own_layers_real_and_no_others() -> None:
         "input_layernorm",
         "post_attention_layernorm",
     }
+
+
+def test_plans_of_transformers_cut_these_families_by_columns_and_rows_alone() -> None:
+    plans = {
+        family: set(decoder_of(parse(ConfigModel, model_of(family))).on_meta(1).tp_plan.values())  # type: ignore[union-attr]
+        for family in CUT_FAMILIES
+    }
+    assert plans == {family: {"colwise", "rowwise"} for family in CUT_FAMILIES}
 
 
 def test_dropout_of_a_config_is_off() -> None:

@@ -42,7 +42,14 @@ def job(model: dict[str, Any], **changes: Any) -> TrainJob:
         (model_of("llama", quantization_config={"bits": 4}), {}, r"quantization_config.*left out"),
         (model_of("llama", **MOE), {}, r"model\.config\.model_type: 'mixtral': a dense decoder"),
         (model_of("llama", num_hidden_layers=2), {}, r"model\.layers: 2: at least one layer per stage"),
-        (model_of("llama"), {"tp": 2, "pipelines": 1}, r"tp: 2: 1 with model\.config \(llama\)"),
+        (
+            model_of("gemma2"),
+            {"tp": 2},
+            r"tp: 2: 1 with model\.config: layers of gemma2 are not cut, .*llama",
+        ),
+        (model_of("qwen2"), {"tp": 2}, r"tp: 2: .*tied embedding is not cut \(tie_word_embeddings\)"),
+        (model_of("llama"), {"tp": 2, "dtype": "bf16"}, r"tp: 2: .*\(dtype bf16\)"),
+        (model_of("llama"), {"tp": 4}, r"tp: 4: must divide model\.kv_heads = 2"),
         ({**model_of("llama"), "init": ""}, {}, r"model\.init"),
     ],
 )

@@ -20,11 +20,14 @@ from torch.distributed import TCPStore
 
 from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment, single_machine
+from engine.job.model_document import ConfigModel
 from engine.nn.device import CpuDevice
+from engine.nn.hugging_face import decoder_of
 from engine.nn.model import Chunk, Stage, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.run.host_start import import_ahead
 from engine.train.gradients import Gradients
+from tests.runtime.decoders import model_of
 from tests.runtime.jobs import job
 
 # Neither 2 nor 4 divides the vocabulary: ranks may have fewer rows of it than others, but of nothing else.
@@ -36,6 +39,18 @@ CASES: dict[str, dict[str, Any]] = {
     "llama, 2 ranks, fp64": {"tp": 2, "dtype": "fp64", "model": LLAMA},
     "llama, 2 ranks, fp32, B and W apart": {"tp": 2, "dtype": "fp32", "model": LLAMA, "policy": "zb-h1"},
     "llama, 2 ranks, bf16": {"tp": 2, "dtype": "bf16", "model": LLAMA},
+}
+CASES |= {
+    f"config of {family}, 2 ranks, fp64": {
+        "tp": 2,
+        "dtype": "fp64",
+        "model": model_of(family, num_hidden_layers=2, vocab_size=301, **changes),
+        "policy": policy,
+    }
+    for family, policy, changes in [
+        ("qwen2", "gpipe", {"tie_word_embeddings": False}),
+        ("gpt_neox", "zb-h1", {}),
+    ]
 }
 MICROBATCHES, ROWS, SEQ, STEPS = 2, 2, 8, 2
 
@@ -189,4 +204,7 @@ def reap(children: list[int]) -> None:
 
 if __name__ == "__main__":
     import_ahead()  # else each of the ranks does, a second of a core each
+    for values in CASES.values():
+        if isinstance(model := of_case(values).model, ConfigModel):
+            decoder_of(model)  # transformers likewise
     print(json.dumps({name: ranks_of(of_case(values)) for name, values in CASES.items()}))
