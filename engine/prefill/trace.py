@@ -6,7 +6,7 @@ in ms, input_length, output_length, hash_ids).
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
@@ -60,6 +60,7 @@ def read_trace(source: str) -> Trace:
     lines = _lines(source)
     if not lines:
         raise InputError("trace", source, "is empty: at least one request is needed")
+    require_trace(lines[0])
     read = _mooncake if lines[0].lstrip().startswith("{") else _table
     rows = list(read(lines))
     if not rows:
@@ -67,6 +68,19 @@ def read_trace(source: str) -> Trace:
     arrivals, tokens = np.array([row[0] for row in rows]), np.array([row[1] for row in rows], dtype=np.int64)
     order = np.argsort(arrivals, kind="stable")
     return Trace(arrival_ms=arrivals[order] - arrivals[order[0]], tokens=tokens[order])
+
+
+def require_trace(first_line: str) -> None:
+    """Raise InputError unless a file that begins with this line can be a trace of a known kind."""
+    names = next(csv.reader([first_line]), [])
+    if not first_line.lstrip().startswith("{") and _columns(names) is None:
+        either = ", or ".join(f"{time} and {tokens}" for time, tokens in COLUMNS)
+        head = f"JSON lines (timestamp, input_length), or CSV with the columns {either}"
+        raise InputError("trace", first_line, head)
+
+
+def _columns(names: Sequence[str]) -> tuple[str, str] | None:
+    return next((columns for columns in COLUMNS if {*columns} <= {*names}), None)
 
 
 def _lines(source: str) -> list[str]:
@@ -84,12 +98,7 @@ def _lines(source: str) -> list[str]:
 
 def _table(lines: list[str]) -> Iterator[tuple[float, int]]:
     rows = csv.DictReader(lines)
-    named = next((names for names in COLUMNS if {*names} <= {*(rows.fieldnames or ())}), None)
-    if named is None:
-        either = ", or ".join(f"{time} and {tokens}" for time, tokens in COLUMNS)
-        head = f"JSON lines (timestamp, input_length), or CSV with the columns {either}"
-        raise InputError("trace", lines[0], head)
-    time, tokens = named
+    time, tokens = _columns(rows.fieldnames or ()) or COLUMNS[0]
     for i, row in enumerate(rows):
         at = f"trace[{i}]"
         yield _time_ms(row[time], f"{at}.{time}"), _tokens(row[tokens], f"{at}.{tokens}")

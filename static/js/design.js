@@ -1,4 +1,4 @@
-// Charts of pages that answer at once: stacked parts of an iteration, one step of a swap plan; the numbers stand in the tables.
+// Charts of designs and replays: stacked parts of an iteration, one step of a swap plan; the numbers stand in the tables.
 import { $, el, jsonScript, roomIn, svg } from "./lib/dom.js";
 import { fixed } from "./lib/format.js";
 import { tickStep } from "./timeline/head.js";
@@ -7,7 +7,7 @@ const root = $("[data-charts]"), charts = jsonScript("charts");
 const words = (x, y, text, anchor = "start") => svg("text", { x, y, "text-anchor": anchor }, text);
 
 if (root && charts?.stacks) stacks(root, charts.stacks);
-if (root && charts?.lines) curves(root, charts.lines);
+if (root && charts?.lines) for (const chart of [charts.lines].flat()) curves(root, chart);
 if (root && charts?.gantt) gantt(root, charts.gantt);
 
 function head(root, title) {
@@ -48,8 +48,8 @@ function axis(plot, x, most, high, wide) {
   for (let t = 0; t <= most; t += step) plot.append(words(x(t), high - 4, fixed(t, step < 1 ? 2 : 0), "middle"));
 }
 
-/** One line per design over the values of one parameter. */
-function curves(root, { title, unit, lines }) {
+/** One line per design over the values of one parameter; `measure` is the unit of what is drawn. */
+function curves(root, { title, unit, lines, measure = "s" }) {
   head(root, title);
   const wide = roomIn(root), high = 240, left = 52, right = 76, foot = 40;
   const points = lines.flatMap((line) => line.points), values = [...new Set(points.map(([value]) => value))];
@@ -69,7 +69,7 @@ function curves(root, { title, unit, lines }) {
     plot.append(svg("polyline", { class: `curve curve-${i % 4}`, points: line.points.map(([value, s]) => `${x(value).toFixed(1)},${y(s).toFixed(1)}`).join(" ") }));
     for (const [value, s] of line.points) {
       const dot = svg("circle", { cx: x(value), cy: y(s), r: 3, class: `dot curve-${i % 4}` });
-      dot.append(svg("title", {}, `${line.name}, ${value}: ${fixed(s, 3)} s`));
+      dot.append(svg("title", {}, `${line.name}, ${value}: ${fixed(s, 3)} ${measure}`));
       plot.append(dot);
     }
     return { name: line.name, at: y(line.points.at(-1)[1]) };

@@ -33,7 +33,7 @@ class Request:
 
     def __init__(self, size: int, *, cookie: str = "", stops_at: int | None = None) -> None:
         headers = [(b"content-length", str(size).encode()), (b"cookie", cookie.encode())]
-        self.scope = {"type": "http", "method": "POST", "path": UPLOADS, "headers": headers}
+        self.scope = {"type": "http", "method": "POST", "path": UPLOADS[-1], "headers": headers}
         self.scope["client"] = ("10.0.0.1", 1)
         self.left, self.read, self.stops_at = size, 0, stops_at
         self.status: int | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.site.computations import comparison, placement, plan_asked_for, queued
+from tests.site.replays import replay
 from tests.site.telemetry import measure
 from tests.site.tenancies import ask, give_key, grant
 from tests.site.traces import trace
@@ -98,6 +99,10 @@ def papers_asked_for(world: World) -> Args:
 
 def traced(world: World) -> Args:
     return {"pk": trace(world).pk}
+
+
+def replayed_requests(world: World) -> Args:
+    return {"pk": replay(world).pk}
 
 
 def compared_policy(world: World) -> Args:
@@ -355,6 +360,13 @@ ACCESS: dict[str, Access] = {
     # prefill: a tenant's own, which its team reads and its admins decide on
     "prefill:home": Access(get=ACCOUNT, post=ACCOUNT),
     "prefill:live": Access(get=OPERATORS, post=OPERATORS),
+    "prefill:replay-list": Access(get=READERS, post=READERS),
+    "prefill:replay-create": Access(get=OPERATORS, post=OPERATORS),
+    "prefill:replay-detail": Access(get=TEAM, args=replayed_requests),
+    "prefill:replay-document": Access(get=TEAM, args=replayed_requests),
+    "prefill:replay-table": Access(get=TEAM, args=lambda w: {**replayed_requests(w), "table": "sold"}),
+    "prefill:replay-cancel": Access(post=TEAM_OPERATORS, args=replayed_requests),
+    **put_away("prefill:replay"),
     "prefill:tenancy-list": Access(get=ACCOUNT, post=ACCOUNT),
     "prefill:tenancy-request": Access(get=ASKERS, post=ASKERS),
     "prefill:tenancy-detail": Access(get=OWN, post=OWN, args=asked),

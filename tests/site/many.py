@@ -15,6 +15,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tests.site.computations import comparison, placement
+from tests.site.replays import replay
 from tests.site.tenancies import MODEL
 from tests.site.traces import trace
 from tests.site.world import World
@@ -207,6 +208,24 @@ def traces(world: World, numbers: range) -> None:
     Trace.objects.bulk_create(
         Trace(computation=each, bytes=7_000 * (i % 20 + 1), format="kineto", workers=8 * (i + 1), steps=5)
         for i, each in zip(numbers, kept, strict=True)
+    )
+
+
+def replays(world: World, numbers: range) -> None:
+    done = replay(world)
+    Computation.objects.bulk_create(
+        Computation(
+            team=world.team,
+            kind=done.kind,
+            name=f"{_name(WORDS, i)} replay",
+            request=done.request,
+            answer=done.answer,
+            state=ComputationState.DONE,
+            created_by=world.users["operator"],
+            started_at=_ago(i),
+            finished_at=_ago(i),
+        )
+        for i in numbers
     )
 
 
@@ -593,6 +612,7 @@ def _moved(code: list[Any], by_ms: float) -> list[Any]:
 FILLERS: tuple[Callable[[World, range], None], ...] = (
     computations,  # first: they ask about the data centres that there are
     traces,
+    replays,
     datacenters,
     nodes,
     join_tokens,

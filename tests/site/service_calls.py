@@ -31,6 +31,7 @@ from tests.site.computations import (
     queued,
 )
 from tests.site.coordinators import NOW, coordinator_event, prefill_event
+from tests.site.replays import question
 from tests.site.telemetry import adapted, measure
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.traces import file_of, uploaded
@@ -379,6 +380,14 @@ CALLS: dict[str, Prepare] = {
         prefill.resume_tenancy, admin(w), suspended(w), oversell=True
     ),
     "prefill.end_tenancies": ended,
+    "prefill.start_replay": lambda w: partial(
+        prefill.start_replay,
+        operator(w),
+        team=w.team,
+        name="new",
+        request=question(w),
+        files=[file_of("trace.csv")],
+    ),
     "prefill.make_key": lambda w: partial(prefill.make_key, tenant(w), grant(w), "new"),
     "prefill.rotate_key": lambda w: partial(prefill.rotate_key, tenant(w), give_key(w)[0], 24),
     "prefill.revoke_key": lambda w: partial(prefill.revoke_key, tenant(w), give_key(w)[0]),

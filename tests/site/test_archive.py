@@ -9,6 +9,7 @@ from django.db import models
 from django.urls import reverse
 
 from tests.site.computations import comparison, placement, queued
+from tests.site.replays import replay, started
 from tests.site.telemetry import measure
 from tests.site.traces import trace, uploaded
 from webapp.accounts.models import AuditEntry
@@ -53,6 +54,7 @@ KINDS = {
         address="schedules:schedule", model=Computation, two=lambda w: [comparison(w), queued(w)]
     ),
     "trace": Kind(address="traces:trace", model=Computation, two=lambda w: [trace(w), uploaded(w)]),
+    "replay": Kind(address="prefill:replay", model=Computation, two=lambda w: [replay(w), started(w)]),
     "run": Kind(address="jobs:run", model=Run, two=two_runs),
 }
 

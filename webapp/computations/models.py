@@ -38,6 +38,7 @@ class ComputationKind(models.TextChoices):
     PAPERS = "papers", "Papers"
     TRACE = "trace", "Trace"
     WHAT_IF = "what-if", "What-if of a trace"
+    REPLAY = "replay", "Replay of requests"
 
 
 class ComputationQuerySet(ArchivableQuerySet):

@@ -1,4 +1,5 @@
-"""Traces that people upload: larger than other bodies, taken piece by piece, and only of who is logged in.
+"""Traces that people upload, of runs and of requests: larger than other bodies, taken piece by piece, and
+only of who is logged in.
 
 Django writes a long body to a temporary file as it arrives. Here it is told when to stop: at a size, where
 nothing comes any more, and where it comes too slowly.
@@ -17,7 +18,7 @@ from webapp.common.throttle import of_address
 from webapp.edge.failures import AWAY
 from webapp.edge.refusals import App, Receive, Refusal, Scope, Send
 
-UPLOADS = "/traces/new/"
+UPLOADS = ("/traces/new/", "/prefill/replays/new/")
 FORM_BYTES = 100_000  # of a body, beside the files
 OF_ONE_ADDRESS = 3  # largest traces that one address may send at the same time
 SLOWEST_BYTES_PER_S = 100_000
@@ -70,7 +71,7 @@ class Uploads:
 
 def _declared(scope: Scope) -> int:
     """The bytes of the upload that a request announces; 0 where it is none, or says no size."""
-    if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] != UPLOADS:
+    if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in UPLOADS:
         return 0
     text = dict(scope.get("headers", ())).get(b"content-length", b"").decode("latin1")
     return int(text) if text.isdecimal() and len(text) < 20 else 0
@@ -118,7 +119,7 @@ class _Bounded:
 
 
 def _too_large() -> Refusal:
-    text = f"The trace is larger than {settings.LARGEST_TRACE_BYTES:,} bytes. Upload fewer iterations."
+    text = f"The trace is larger than {settings.LARGEST_TRACE_BYTES:,} bytes. Upload a shorter one."
     title = "The trace is too large"
     return Refusal(status=413, code="request_too_large", title=title, text=text, closes=False)
 

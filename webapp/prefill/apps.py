@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions, dependants, search
+from webapp.common import additions, dependants, parts, search
 from webapp.common.navigation import Entry, register
 
 
@@ -9,7 +9,11 @@ class PrefillConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import OPERATORS, READERS, Role
+        from webapp.computations import kinds
+        from webapp.computations.models import ComputationKind
         from webapp.prefill.models import Tenancy
+        from webapp.prefill.replays.archive import PARTS
+        from webapp.prefill.replays.work import replay_requests
         from webapp.prefill.search import KINDS
         from webapp.prefill.selectors import tenancies_in
 
@@ -19,11 +23,14 @@ class PrefillConfig(AppConfig):
             )
         )
         dependants.register(dependants.Dependants(order=50, kind="tenancy", rows=tenancies_in))
+        kinds.register(kinds.Kind(name=ComputationKind.REPLAY, work=replay_requests))
+        parts.register(*PARTS)
         everybody = [*READERS, Role.TENANT]
         register(
             Entry(
                 order=80, name="prefill-live", label="Prefill live", address="prefill:live", roles=OPERATORS
             ),
+            Entry(order=82, name="replays", label="Replays", address="prefill:replay-list", roles=READERS),
             Entry(order=85, name="prefill", label="Prefill", address="prefill:home", roles=[Role.TENANT]),
             Entry(
                 order=90,

@@ -162,7 +162,7 @@ def _cells(
         if dc is None or times is None:
             continue
         here = sorted(stage for stage, where in places.items() if where == place)
-        pattern = _pattern(run.predicted["spans"], stages, here, period_ms)
+        pattern = pattern_of(run.predicted["spans"], stages, here, period_ms)
         if pattern is None:
             continue
         left = timedelta(milliseconds=period_ms * max(0, run.steps - run.done))
@@ -216,7 +216,7 @@ def _settings(document: dict[str, Any]) -> Settings:
     )
 
 
-def _pattern(
+def pattern_of(
     lanes: Sequence[Sequence[Any]], stages: int, here: Sequence[int], period_ms: float
 ) -> TrainingPattern | None:
     """What the GPUs of the stages `here` do in one iteration, by the predicted span codes of every rank."""

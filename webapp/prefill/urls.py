@@ -1,11 +1,22 @@
-from django.urls import path
+from django.urls import include, path
 
-from webapp.prefill.views import decisions, home, keys, live, tenancies, usage
+from webapp.prefill.replays import archive
+from webapp.prefill.views import decisions, home, keys, live, replays, tenancies, usage
 
 app_name = "prefill"
+REPLAYS = [
+    path("", replays.replay_list, name="replay-list"),
+    *archive.pages.urls(),
+    path("new/", replays.replay_create, name="replay-create"),
+    path("<uuid:pk>/", replays.replay_detail, name="replay-detail"),
+    path("<uuid:pk>/document.json", replays.replay_document, name="replay-document"),
+    path("<uuid:pk>/<slug:table>.csv", replays.replay_table, name="replay-table"),
+    path("<uuid:pk>/cancel/", replays.replay_cancel, name="replay-cancel"),
+]
 urlpatterns = [
     path("prefill/", home.home, name="home"),
     path("prefill/live/", live.live, name="live"),
+    path("prefill/replays/", include(REPLAYS)),
     path("tenancies/", tenancies.tenancy_list, name="tenancy-list"),
     path("tenancies/new/", tenancies.tenancy_request, name="tenancy-request"),
     path("tenancies/<int:pk>/", tenancies.tenancy_detail, name="tenancy-detail"),

@@ -11,7 +11,6 @@ from django.db import transaction
 from django.db.models import QuerySet, Sum
 
 from webapp.accounts.models import Team
-from webapp.accounts.permissions import require
 from webapp.common.markup import as_bytes
 from webapp.computations import services as computations
 from webapp.computations.models import Computation, ComputationKind
@@ -36,11 +35,7 @@ def upload_trace(
     ValidationError
         The team's traces would be larger than it may keep, or the name is too long.
     """
-    require(actor, team)
-    size = sum(file.size or 0 for file in files)
     with transaction.atomic():
-        # Of two uploads at once the second counts the first.
-        Team.objects.select_for_update(no_key=True).get(pk=team.pk)
         computation = computations.start(
             actor,
             team=team,
@@ -49,12 +44,24 @@ def upload_trace(
             request={"files": [str(file.name) for file in files]},
             key=key,
         )
-        if not Trace.objects.filter(pk=computation.pk).exists():
-            _require_room(team, size)
-            trace = Trace.objects.create(computation=computation, bytes=size)
-            for number, file in enumerate(files):
-                _keep(trace, number, file)
+        keep_files(computation, files)
     return computation
+
+
+def keep_files(computation: Computation, files: Sequence[UploadedFile]) -> None:
+    """Keep the files that a computation reads, in the transaction that starts it; files that it has stay.
+
+    Raises ValidationError where its team's traces would be larger than it may keep.
+    """
+    size = sum(file.size or 0 for file in files)
+    # Of two uploads at once the second counts the first.
+    team = Team.objects.select_for_update(no_key=True).get(pk=computation.team_id)
+    if Trace.objects.filter(pk=computation.pk).exists():
+        return
+    _require_room(team, size)
+    trace = Trace.objects.create(computation=computation, bytes=size)
+    for number, file in enumerate(files):
+        _keep(trace, number, file)
 
 
 def _require_room(team: Team, size: int) -> None:

@@ -12,7 +12,7 @@ from engine.errors import InputError
 from webapp.computations.own_process import json_lines
 from webapp.computations.wires import Wires
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS
-from webapp.traces.models import Trace
+from webapp.traces.models import Trace, TraceFile
 from webapp.traces.services import note_figures
 
 META = (".yaml", ".yml")  # the layout of a parquet trace
@@ -71,11 +71,18 @@ def _unpacked(trace: Trace, folder: Path) -> tuple[Path, Path | None]:
     target = folder / "profiles" if several else folder
     target.mkdir(exist_ok=True)
     for file in files:
-        with (target / file.name).open("wb") as written:
-            contents = file.parts.order_by("number").values_list("content", flat=True)
-            for content in contents.iterator(chunk_size=1):
-                written.write(content)
+        write_file(file, target)
     meta = next((target / file.name for file in files if file.name.endswith(META)), None)
     if several:
         return target, None
     return next(target / file.name for file in files if not file.name.endswith(META)), meta
+
+
+def write_file(file: TraceFile, folder: Path) -> Path:
+    """An uploaded file, as it was uploaded, in `folder`."""
+    path = folder / file.name
+    with path.open("wb") as written:
+        contents = file.parts.order_by("number").values_list("content", flat=True)
+        for content in contents.iterator(chunk_size=1):
+            written.write(content)
+    return path

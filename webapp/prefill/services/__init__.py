@@ -1,4 +1,4 @@
-"""Every change of tenancies, keys, usage and notices."""
+"""Every change of tenancies, keys, usage and notices, and the start of replays."""
 
 from webapp.prefill.services.decisions import (
     Limits,
@@ -9,6 +9,7 @@ from webapp.prefill.services.decisions import (
 )
 from webapp.prefill.services.keys import make_key, note_key_use, revoke_key, rotate_key
 from webapp.prefill.services.notices import mail_notices, tell
+from webapp.prefill.services.replays import start_replay
 from webapp.prefill.services.requests import ask_renewal, request_tenancy, withdraw_tenancy
 from webapp.prefill.services.terms import end_tenancies, warn_of_ends
 from webapp.prefill.services.usage import drop_request, open_request, record_usage
@@ -29,6 +30,7 @@ __all__ = [
     "resume_tenancy",
     "revoke_key",
     "rotate_key",
+    "start_replay",
     "suspend_tenancy",
     "tell",
     "warn_of_ends",
