@@ -15,6 +15,7 @@ from engine.dataset.prepare import prepare
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.job import TrainJob
 
 
 @click.group("data")
@@ -103,6 +104,17 @@ def inspect_command(
 
 
 def _target(target: str, seq: int | None, batch: int, seed: int) -> tuple[PreparedCorpus, int]:
+    if Path(target).is_file() and Path(target).suffix not in (".idx", ".bin"):
+        job = parse(TrainJob, load_document(target))
+        path = job.data.prepared
+        path = next(iter(path.values())) if isinstance(path, dict) else path
+        if path is None:
+            raise InputError("data.prepared", None, "the job names none: only what is prepared is shown")
+        seed, vocabulary = job.optimizer.seed, job.model.vocabulary
+        corpus = open_prepared(
+            path, seq=job.model.seq, seed=seed, vocabulary=vocabulary, field="data.prepared"
+        )
+        return corpus, job.cell.global_batch
     if seq is None:
         raise InputError("--seq", None, "required where TARGET is a folder")
     return open_prepared(target, seq=seq, seed=seed, vocabulary=None, field="TARGET"), batch

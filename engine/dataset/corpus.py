@@ -36,6 +36,11 @@ class PreparedCorpus:
     vocabulary: int | None
     held_out: "PreparedCorpus | None" = None
 
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """tokenizer.json of the data."""
+        return self.tokenizer / "tokenizer.json" if self.tokenizer else None
+
     def batch(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
         """Return tokens and targets of some samples of a step.
 

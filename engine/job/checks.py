@@ -163,20 +163,36 @@ def _check_cells(job: JobFields) -> None:
 
 
 def _check_data(job: JobFields) -> None:
-    files = job.data.files
+    _check_prepared(job)
+    files, field = job.data.path, job.data.path_field
     if not isinstance(files, dict):
         return
     names = [dc.name for dc in job.datacenters]
     for name in files:
         if name not in names:
-            raise InputError(
-                f"data.files.{name}", files[name], "no such data centre, " + nearest(name, names)
-            )
+            raise InputError(f"{field}.{name}", files[name], "no such data centre, " + nearest(name, names))
     for name in sorted({names[dc] for dcs in job.dcs_of_pipeline for dc in dcs}):
         if name not in files:
-            raise InputError(
-                f"data.files.{name}", None, "every data centre with stages needs a file or folder"
-            )
+            raise InputError(f"{field}.{name}", None, "every data centre with stages needs a file or folder")
+
+
+def _check_prepared(job: JobFields) -> None:
+    data, validation = job.data, job.data.validation
+    if data.prepared is None:
+        if validation is not None and validation.prepared is not None:
+            allowed = "must be left out: it belongs to data.prepared; of data.files a share is validated on"
+            raise InputError("data.validation.prepared", validation.prepared, allowed)
+        return
+    if data.files is not None:
+        raise InputError("data.files", data.files, "must be left out with data.prepared")
+    if job.model.tokenizer is not None:
+        allowed = (
+            "must be left out with data.prepared, which holds tokens; model.vocab says how many there are"
+        )
+        raise InputError("model.tokenizer", job.model.tokenizer, allowed)
+    if validation is not None and validation.prepared is None:
+        allowed = "required with data.prepared: another folder of `meridian data prepare`"
+        raise InputError("data.validation.prepared", None, allowed)
 
 
 def _check_devices(job: JobFields, devices: Devices) -> None:

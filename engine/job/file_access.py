@@ -27,12 +27,16 @@ OF_CHECKPOINTS = ("persistence.checkpoint.dir", "persistence.resume")
 
 def with_files(job: TrainJob, change: Callable[[str, str], str]) -> TrainJob:
     """The job with each path and URL of its document replaced by `change(field, value)`."""
-    files, persistence = job.data.files, job.persistence
-    if isinstance(files, dict):
-        paths = {dc: change(f"data.files.{dc}", path) for dc, path in files.items()}
-        job = job.with_fields("data", files=paths)
-    elif files is not None:
-        job = job.with_fields("data", files=change("data.files", files))
+    persistence, validation = job.persistence, job.data.validation
+    for name, value in (("files", job.data.files), ("prepared", job.data.prepared)):
+        if isinstance(value, dict):
+            paths = {dc: change(f"data.{name}.{dc}", path) for dc, path in value.items()}
+            job = job.with_fields("data", **{name: paths})
+        elif value is not None:
+            job = job.with_fields("data", **{name: change(f"data.{name}", value)})
+    if validation is not None and validation.prepared is not None:
+        folder = change("data.validation.prepared", validation.prepared)
+        job = job.with_fields("data", validation=validation.model_copy(update={"prepared": folder}))
     if job.model.tokenizer is not None:
         job = job.with_fields("model", tokenizer=change("model.tokenizer", job.model.tokenizer))
     init = getattr(job.model, "init", None)  # of a model that transformers knows

@@ -124,10 +124,10 @@ def _by_datacenter(data: dict[str, Any], document: dict[str, Any]) -> bool:
     """
     if not data or not all(isinstance(path, str) for path in data.values()):
         return False
-    if data.keys() <= DataSection.model_fields.keys():
-        return "validation" in data
     sites = document.get("datacenters")
     named = [site.get("name") for site in sites if isinstance(site, dict)] if isinstance(sites, list) else []
+    if data.keys() <= DataSection.model_fields.keys():
+        return "validation" in data or ("prepared" in data and "prepared" in named)
     others = (name for name in document if name != "data")
     return any(name in named for name in data) or any(_is_flat(name, document) for name in others)
 

@@ -185,7 +185,15 @@ def params_sha256(digests: dict[int, str]) -> str:
     return hashlib.sha256("\n".join(digests[number] for number in sorted(digests)).encode()).hexdigest()
 
 
-def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy per token, in nats; of bf16 logits in fp32."""
+def loss_of(logits: Tensor, targets: Tensor, counted: int | None = None) -> Tensor:
+    """Mean cross entropy per token, in nats; of bf16 logits in fp32.
+
+    counted : targets of the whole step that count (≥ 0). The loss is then the part of the step's mean that
+        those here make: what microbatches and replicas give adds up, however many tokens count in each.
+    """
     logits = logits.float() if logits.dtype is torch.bfloat16 else logits
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    if counted is None:
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / max(
+        counted, 1
+    )

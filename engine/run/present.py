@@ -70,6 +70,7 @@ class Present:
             part,
             Sizes.of(job),
             batch=self._batch,
+            counted=lambda step: self._corpus.counted(step, job.cell.global_batch),
             gradients=trained.gradients,
             recorder=ground.recorder,
             prefill_worker=self._prefill_worker,

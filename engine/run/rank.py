@@ -157,7 +157,7 @@ class Training:
     def _same_text(self) -> None:
         """Where data centres have files of their own, every rank must have the same text in them."""
         ground = self._ground
-        data, store = ground.job.data.files, ground.mesh.store
+        data, store = ground.job.data.path, ground.mesh.store
         if not isinstance(data, dict):
             return
         mine = self._start.corpus.fingerprint()
@@ -166,7 +166,8 @@ class Training:
         elif store.get("data").decode() != mine:
             name = ground.me.dc_name
             first = next(a.dc_name for a in ground.spec.ranks if a.rank == ground.spec.first_rank)
-            raise InputError(f"data.files.{name}", data[name], f"is not the same text as that in {first}")
+            field = ground.job.data.path_field
+            raise InputError(f"{field}.{name}", data[name], f"is not the same text as that in {first}")
 
     def _recall(self, recalling: Recalling) -> None:
         header = recalling.begin()

@@ -14,27 +14,27 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from engine.dataset.corpus import PreparedCorpus, open_prepared
+from engine.dataset.digest import add_samples
 from engine.errors import InputError
 from engine.job.job import TrainJob
 from engine.train.tokens import Encoder
 
 MOST_FILES = 20_000
-# A file of up to 1 MiB counts whole in the fingerprint, a larger one by 256 samples of 4 KiB.
-SAMPLES, SAMPLE_BYTES = 256, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Corpus:
+class TextCorpus:
     """Files on disk (mapped, not read) and the number of sequences' starts that each holds."""
 
     files: tuple[NDArray[Any], ...]
     ends: NDArray[np.int64]  # running sum of starts, shape (files,)
     seq: int
     seed: int
-    held_out: "Corpus | None" = None
+    held_out: "TextCorpus | None" = None
 
     @classmethod
-    def of(cls, files: Sequence[NDArray[Any]], *, seq: int, seed: int) -> "Corpus":
+    def of(cls, files: Sequence[NDArray[Any]], *, seq: int, seed: int) -> "TextCorpus":
         """The sequences of the files that hold at least one. Raises InputError where none does."""
         long_enough = [file for file in files if file.size > seq]
         if not long_enough:
@@ -61,21 +61,27 @@ class Corpus:
         windows = np.stack([self._window(int(start)) for start in starts]).astype(np.int64)
         return windows[:, :-1], windows[:, 1:]
 
+    @property
+    def tokenizer_file(self) -> None:
+        """The model's document names it."""
+
+    def counted(self, step: int, global_batch: int) -> None:
+        """All targets count."""
+
     def fingerprint(self) -> str:
         """Hex digest of every file's length and bytes (of samples, where a file is large)."""
         digest = xxhash.xxh3_128()
         for file in self.files:
-            file = file.view(np.uint8)
-            digest.update(file.size.to_bytes(8, "little"))
-            step = max(1, file.size // SAMPLES)
-            for start in range(0, file.size, max(step, SAMPLE_BYTES)):
-                digest.update(file[start : start + SAMPLE_BYTES].tobytes())
+            add_samples(digest, file)
         return digest.hexdigest()
 
     def _window(self, start: int) -> NDArray[Any]:
         file = int(np.searchsorted(self.ends, start, side="right"))
         offset = start - (int(self.ends[file - 1]) if file else 0)
         return self.files[file][offset : offset + self.seq + 1]
+
+
+Corpus = TextCorpus | PreparedCorpus
 
 
 def samples_of(pipeline: int, microbatch: int, microbatches: int, micro_batch: int) -> NDArray[np.int64]:
@@ -85,7 +91,7 @@ def samples_of(pipeline: int, microbatch: int, microbatches: int, micro_batch: i
 
 
 def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
-    """The corpus of a job, with what is held out of it where the job validates.
+    """The corpus of a job, with what it validates on.
 
     Parameters
     ----------
@@ -96,10 +102,13 @@ def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
     InputError
         The files are missing, unreadable, or hold too little text; or the tokenizer does not fit.
     """
-    data = job.data.files
+    data = job.data.path
     if isinstance(data, dict):
         data = data[dc] if dc is not None else next(iter(data.values()))
     model = job.model
+    if job.data.prepared is not None:
+        assert data is not None
+        return _prepared(job, data)
     share = job.data.validation.share if job.data.validation else 0.0
     return open_corpus(
         data,
@@ -111,6 +120,16 @@ def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
     )
 
 
+def _prepared(job: TrainJob, path: str) -> PreparedCorpus:
+    model, validation = job.model, job.data.validation
+    given = {"seq": model.seq, "seed": job.optimizer.seed, "vocabulary": model.vocabulary}
+    corpus = open_prepared(path, **given, field="data.prepared")
+    if validation is None or validation.prepared is None:
+        return corpus
+    held_out = open_prepared(validation.prepared, **given, field="data.validation.prepared")
+    return replace(corpus, held_out=held_out)
+
+
 def open_corpus(
     data: str | None,
     *,
@@ -119,7 +138,7 @@ def open_corpus(
     tokenizer: str | None = None,
     vocab: int = 256,
     share: float = 0.0,
-) -> Corpus:
+) -> TextCorpus:
     """Return the text of a file or folder, or by default of the Python standard library's own modules.
 
     Parameters
@@ -136,10 +155,14 @@ def open_corpus(
     files = [_mapped(path, encoder) for path in corpus_files(data)]
     try:
         if not share:
-            return Corpus.of(files, seq=seq, seed=seed)
+            return TextCorpus.of(files, seq=seq, seed=seed)
         cuts = [round(file.size * (1.0 - share)) for file in files]
-        trained = Corpus.of([file[:cut] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
-        held_out = Corpus.of([file[cut:] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
+        trained = TextCorpus.of(
+            [file[:cut] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed
+        )
+        held_out = TextCorpus.of(
+            [file[cut:] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed
+        )
     except InputError as error:
         part = f" in the parts of {1 - share:.0%} and {share:.0%}" if share else ""
         raise InputError("data.files", data, error.allowed + part) from None

@@ -143,6 +143,9 @@ class Part:
     late: bool
 
 
+_Batch = tuple[Tensor, Tensor, int | None]  # tokens, targets, and how many of the step's targets count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Of what an executor computes in an iteration.
@@ -174,6 +177,8 @@ class Executor:
     ----------
     batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called only where
         the model begins or ends.
+    counted : how many targets of a step's global batch count, or None where all do; called only where the
+        model ends.
     prefill_worker : has the GPU while no op runs; None in a job without prefill.
     device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
     tp : how the stage is shared with other ranks, which follow the same `work`; the lead sends and receives.
@@ -186,6 +191,7 @@ class Executor:
         sizes: Sizes,
         *,
         batch: Callable[[int], tuple[Tensor, Tensor]],
+        counted: Callable[[int], int | None] = lambda step: None,
         gradients: Gradients,
         recorder: Recorder,
         prefill_worker: GpuBorrower | None = None,
@@ -195,19 +201,21 @@ class Executor:
         self._device, self._tp = device or CpuDevice(), tp
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._part, self._sizes, self._positions = part, sizes, part.positions
-        self._batch, self._gradients, self._recorder = batch, gradients, recorder
+        self._batch, self._counted, self._gradients, self._recorder = batch, counted, gradients, recorder
         self._prefill_worker = prefill_worker
         self._message_bytes = math.prod(sizes.shape) * sizes.dtype.itemsize
         scale = torch.tensor(1.0 / (sizes.microbatches * sizes.pipelines), dtype=_loss_dtype(sizes.dtype))
-        self._share = scale.item()  # of a microbatch's loss in the step's
-        self._scale = scale.to(self._device.name)
+        self._mean = scale.to(self._device.name), scale.item()  # of a microbatch's mean in the step's
+        self._sum = torch.ones_like(self._mean[0]), 1.0  # of a loss that is a part of the step's already
+        self._scale, self._share = self._mean
+        self._count: int | None = None  # targets of the step that count; None: all
         self._splits = any(work.kind is OpKind.W for work in part.work)
         self._needs_batch = any(
             position.before is None or position.after is None for position in part.positions
         )
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
-        self._next: tuple[int, tuple[Tensor, Tensor]] | None = None  # a step and its batch, loaded ahead
+        self._next: tuple[int, _Batch] | None = None  # a step and its batch, loaded ahead
         # By chunk and microbatch: what ops take in, from the neighbours or from another chunk here.
         self._inputs: dict[Key, Tensor] = {}
         self._gradients_in: dict[Key, Tensor] = {}
@@ -241,18 +249,22 @@ class Executor:
             self._post(work)
         if self._needs_batch:
             ahead, self._next = self._next, None
-            tokens, targets = ahead[1] if ahead and ahead[0] == iteration else self._loaded(iteration)
+            batch = ahead[1] if ahead and ahead[0] == iteration else self._loaded(iteration)
+            tokens, targets, self._count = batch
+            self._scale, self._share = self._mean if self._count is None else self._sum
             self._tokens = tokens.chunk(self._sizes.microbatches)
             self._targets = targets.chunk(self._sizes.microbatches)
         self._since = time.monotonic()
 
-    def _loaded(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of a step, on the device."""
+    def _loaded(self, iteration: int) -> _Batch:
+        """Tokens and targets of a step, on the device, and how many targets count in all."""
+        ends = any(position.after is None for position in self._positions)
+        count = self._counted(iteration) if ends else None
         tokens, targets = (
             self._device.load(self._device.host_buffer(tuple(part.shape), part.dtype).copy_(part), "previous")
             for part in self._batch(iteration)
         )
-        return tokens, targets
+        return tokens, targets, count
 
     def _post(self, work: Work) -> None:
         position, m = self._positions[work.chunk], work.microbatch
@@ -360,7 +372,7 @@ class Executor:
                 x = leaf = self._inputs[work.key].detach().requires_grad_(keep)
             output: Tensor = chunk(x)
             if position.after is None:
-                output = loss_of(output, self._targets[m])
+                output = loss_of(output, self._targets[m], self._count)
         chunk.tape = None
         if keep:
             self._saved[work.key] = _SavedGraph(leaf=leaf, output=get_gradient_edge(output), tape=tape)

@@ -84,6 +84,7 @@ class Validation:
         parts = [np.arange(first, min(count, first + size)) for first in range(0, count, size)]
         self._parts = parts[me.pipeline :: job.cell.pipelines]
         tokens, targets = held_out.batch(0, count, np.arange(count))
+        self._counted = held_out.counted(0, count)  # targets that count; None: all
         self._device = device.name
         self._tokens = torch.from_numpy(tokens).to(self._device)
         self._targets = torch.from_numpy(targets).to(self._device)
@@ -99,14 +100,17 @@ class Validation:
         if total is not None and self._tp.leads:
             self._fabric.store.set(f"validation/{step}/{self._me.pipeline}", repr(total))
         if self._leads:
-            loss = sum(self._losses(step)) / self._settings.sequences
+            loss = sum(self._losses(step)) / (1 if self._counted is not None else self._settings.sequences)
             self.results.append({"step": step, "loss": loss})
             log.info("Validation after iteration %s: loss %.4f.", f"{step:,}", loss)
             self._emit(training.Validation(rank=self._me.rank, step=step, loss=loss, t=time.time()))
 
     @torch.no_grad()
     def _pass(self, step: int) -> float | None:
-        """This pipeline's sum of losses over its sequences, on the rank where the model ends; else None."""
+        """This pipeline's part of the loss, on the rank where the model ends; else None.
+
+        It is a sum over its sequences or, where not all targets count, a part of the mean over those that do.
+        """
         total = 0.0 if self._ends_here() else None
         self._under_way.clear()
         for position, (stage, chunk) in enumerate(self._traversal.positions):
@@ -131,7 +135,8 @@ class Validation:
         """Hand the output to the next position; at the end of the model return the sum of the losses."""
         if position + 1 == len(self._traversal.positions):
             samples = self._parts[part]
-            return loss_of(output, self._targets[samples]).item() * len(samples)
+            sequences = 1 if self._counted is not None else len(samples)
+            return loss_of(output, self._targets[samples], self._counted).item() * sequences
         after = self._traversal.positions[position + 1][0]
         if after == self._me.stage:
             self._handed[part] = output

@@ -19,7 +19,7 @@ from engine.job.planned import schedule_of
 from engine.nn.device import Moment
 from engine.nn.model import DTYPES, PARAMETER_DTYPES, Stage, build_layer, loss_of
 from engine.schedule import Schedule
-from engine.train.corpus import open_corpus, samples_of
+from engine.train.corpus import corpus_of, samples_of
 from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage
 from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.gradients import Gradients
@@ -190,7 +190,7 @@ class Cell:
         torch.set_num_threads(1)
         self.job, self.schedule = job, schedule or schedule_of(job)
         self.office = Office()
-        self.corpus = open_corpus(job.data.files, seq=job.model.seq, seed=job.optimizer.seed)
+        self.corpus = corpus_of(job)
         ranks = {(r.pipeline, r.stage): r for r in single_machine(job, run="x", log_dir="").ranks}
         self.stages = {at: Stage(job, at[1], self.schedule.traversal) for at in ranks}
         self.notes = {at: Notes() for at in ranks}
@@ -251,6 +251,7 @@ class Cell:
             part,
             Sizes.of(job),
             batch=batch,
+            counted=lambda iteration: self.corpus.counted(iteration, job.cell.global_batch),
             gradients=self.sums[at],
             recorder=self.notes[at],  # type: ignore[arg-type]
         )
@@ -264,7 +265,7 @@ def whole(job: TrainJob, iteration: int = 0) -> Answer:
         build_layer(job.model, n, job.optimizer.seed).to(PARAMETER_DTYPES[job.device.dtype])
         for n in range(job.model.layers + 2)
     ]
-    corpus = open_corpus(job.data.files, seq=job.model.seq, seed=job.optimizer.seed)
+    corpus = corpus_of(job)
     tokens, targets = corpus.batch(iteration, job.cell.global_batch, np.arange(job.cell.global_batch))
     x = torch.from_numpy(tokens)
     for layer in layers:

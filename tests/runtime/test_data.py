@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.losses import Losses
 from engine.job.sections.optimizer import SpikeSettings
-from engine.train.corpus import Corpus, corpus_of, open_corpus
+from engine.train.corpus import TextCorpus, corpus_of, open_corpus
 from engine.train.metrics import Metrics
 from engine.train.text import byte_tokenizer
 from tests.events import event
@@ -56,7 +56,7 @@ def test_no_text_is_both_trained_on_and_held_out(
     drawn: list[set[int]] = []
     for part in halves:
         try:
-            corpus = Corpus.of(part, seq=seq, seed=seed)
+            corpus = TextCorpus.of(part, seq=seq, seed=seed)
         except InputError:
             assert all(file.size <= seq for file in part)
             return

@@ -32,7 +32,7 @@ def reference(of: TrainJob) -> tuple[list[float], list[float], torch.nn.Sequenti
             x = layer(x).to(DTYPES[of.device.dtype])
         logits = x if of.device.dtype == "fp64" else x.float()
         loss = torch.nn.functional.cross_entropy(
-            logits.reshape(-1, 256), torch.from_numpy(targets).reshape(-1)
+            logits.reshape(-1, of.model.vocabulary), torch.from_numpy(targets).reshape(-1)
         )
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), of.optimizer.clip or 1e30)))

@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.file_access import FileAccess, files_of, with_files
 from engine.job.job import TrainJob
+from engine.job.sections.data import ValidationSettings
 from engine.job.launch import LaunchSpec
 from tests.events import as_dicts
 from tests.workers.launching import JOB, FakeGroup, spec
@@ -89,7 +90,10 @@ def strings_of(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def test_every_text_of_a_document_is_a_file_that_is_checked_or_a_word() -> None:
-    files = {field for field, _ in files_of(full_job())} | {"data.files"}
+    held_out = ValidationSettings(every=1, prepared="V")
+    prepared = full_job().with_fields("data", files=None, prepared={"a": "E"}, validation=held_out)
+    files = {field for job in (full_job(), prepared) for field, _ in files_of(job)}
+    files |= {"data.files", "data.prepared"}
     assert set(strings_of(TrainJob.model_json_schema())) == files | WORDS
 
 

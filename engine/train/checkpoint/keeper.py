@@ -63,6 +63,7 @@ class Keeper:
         self._layers, self._optimizer, self._tp, self._emit = layers, optimizer, tp, emit
         self._leads = me.rank == spec.first_rank
         self._tokenizer: bytes | None = None
+        self._tokenizer_file = self._job.model.tokenizer or corpus.tokenizer_file
         needed = self._leads and (self._job.persistence.checkpoint or self._job.persistence.resume)
         self._fingerprint = corpus.fingerprint() if needed else ""
         checkpoint = self._agreed() if self._job.persistence.resume else None
@@ -118,9 +119,8 @@ class Keeper:
         return find(where) if where else None
 
     def _new_saver(self, settings: CheckpointSettings, emit: Emit, checkpoint: Checkpoint | None) -> Saver:
-        path = self._job.model.tokenizer
-        if path and self._leads:
-            self._tokenizer = Path(path).read_bytes()
+        if self._tokenizer_file and self._leads:
+            self._tokenizer = Path(self._tokenizer_file).read_bytes()
         terms = Terms(
             settings=settings,
             place=open_place(settings.dir),

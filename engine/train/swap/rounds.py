@@ -30,6 +30,8 @@ class _Flight:
     """The mini-batches of a round: inputs of sub-models forward, gradients of their outputs backward."""
 
     batches: dict[int, Batch]
+    counted: int | None  # targets of the step that count; None: all
+    scale: Tensor  # of a mini-batch's loss in the step's
     inputs: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     gradients: dict[int, Tensor] = field(default_factory=dict)
     loss: float = 0.0
@@ -48,16 +50,22 @@ class Rounds:
         *,
         scale: Tensor,
         batch: Callable[[int], Batch],
+        counted: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._model, self._plan, self._swapper, self._device = model, plan, swapper, device
-        self._recorder, self._scale, self._batch = recorder, scale, batch
+        self._recorder, self._scale, self._batch, self._counted = recorder, scale, batch, counted
         self._order = atom_order(len(plan.subs))
         self._last = len(plan.subs) - 1
         self.busy_s = 0.0  # in ops, all rounds together
 
     def run(self, units: Sequence[int]) -> float:
         """Forward and backward of some mini-batches; returns their share of the global batch's loss."""
-        flight = _Flight(batches={unit: self._batch(unit) for unit in units})
+        counted = self._counted()
+        flight = _Flight(
+            batches={unit: self._batch(unit) for unit in units},
+            counted=counted,
+            scale=self._scale if counted is None else torch.ones_like(self._scale),
+        )
         for i, visit in enumerate(self._order):
             following = self._order[(i + 1) % len(self._order)]
             resident = self._swapper.arrive(visit.sub)
@@ -76,7 +84,7 @@ class Rounds:
         with torch.no_grad():
             output = self._call(flight, sub, resident, unit, self._input(flight, sub, unit))
         if sub == self._last:
-            flight.loss += output.item() * self._scale.item()
+            flight.loss += output.item() * flight.scale.item()
         else:
             flight.inputs[sub + 1, unit] = output.cpu()
         self._end("F", unit, sub, start)
@@ -88,7 +96,7 @@ class Rounds:
             activation = activation.requires_grad_()
         output = self._call(flight, sub, resident, unit, activation)
         start = self._end("R", unit, sub, start)
-        gradient = self._scale if sub == self._last else flight.gradients.pop(unit)
+        gradient = flight.scale if sub == self._last else flight.gradients.pop(unit)
         torch.autograd.backward((output,), (gradient.to(output.device),))
         if sub:
             assert activation.grad is not None
@@ -104,7 +112,8 @@ class Rounds:
     def _call(self, flight: _Flight, sub: int, resident: Resident, unit: int, activation: Tensor) -> Tensor:
         output: Tensor = functional_call(self._model.chunks[sub], resident.leaves, (activation,))
         if sub == self._last:
-            return loss_of(output, flight.batches[unit][1].to(self._device.name))
+            targets = flight.batches[unit][1].to(self._device.name)
+            return loss_of(output, targets, flight.counted)
         return output
 
     def _end(self, op: SpanOp, unit: int, sub: int, start: float) -> float:

@@ -90,6 +90,7 @@ class Training:
             device,
             self._recorder,
             scale=torch.tensor(1.0 / units, dtype=dtype),
+            counted=self._counted,
             batch=self._batch,
         )
         self._keeper = SwapKeeper(self._spec, self._me, start.corpus, self._model, emit=self._events.put)
@@ -260,6 +261,9 @@ class Training:
             )
 
         threading.Thread(target=work, name="sum", daemon=True).start()
+
+    def _counted(self) -> int | None:
+        return self._start.corpus.counted(self._step, self._job.cell.global_batch)
 
     def _batch(self, unit: int) -> Batch:
         size = self._job.cell.micro_batch

@@ -1,0 +1,139 @@
+"""Runs on a prepared folder: losses over unequal numbers of tokens, against one process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.dataset.corpus import IGNORED
+from engine.dataset.document import DatasetDocument
+from engine.dataset.prepare import prepare
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.job.changed import changed
+from engine.job.file_access import files_of
+from engine.job.flat import in_sections
+from engine.job.job import TrainJob
+from engine.train.corpus import corpus_of
+from tests.dataset.tokenizers import CHAT, byte_folder
+from tests.runtime import swap_jobs
+from tests.runtime.cells import Cell, far, whole
+from tests.runtime.held_out import held_out_loss
+from tests.runtime.jobs import Run, document, job
+from tests.runtime.test_training_equals_single import reference
+
+MODEL = {"layers": 3, "hidden": 32, "heads": 2, "seq": 24, "vocab": 257}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Chats whose answers have 0 to 60 characters, to train on, and others to validate on."""
+    root = tmp_path_factory.mktemp("prepared")
+    tokenizer = byte_folder(root / "tokenizer", CHAT)
+    for name, first in (("train", 0), ("valid", 100)):
+        chats = [
+            [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": "yes " * (n * 7 % 16)}]
+            for n in range(first, first + 40)
+        ]
+        (root / f"{name}.jsonl").write_text("".join(json.dumps({"m": chat}) + "\n" for chat in chats))
+        source = {"path": str(root / f"{name}.jsonl"), "format": "jsonl", "messages": "m"}
+        wanted = {"sources": [source], "tokenizer": tokenizer, "packing": "separate"}
+        prepare(parse(DatasetDocument, wanted), root / name, processes=1)
+    return str(root / "train"), str(root / "valid")
+
+
+def of(folder: str, **changes: Any) -> TrainJob:
+    return job(**{"model": MODEL, "data": {"prepared": folder}, "dtype": "fp64", **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": "atlas", "micro_batch": 1, "microbatches": 6},
+        {"policy": "1f1b", "micro_batch": 3, "accumulation": 2},
+        {"policy": "zb-h1", "stages": 1, "dc_of_stage": [0], "micro_batch": 1, "microbatches": 5},
+        {"policy": "gpipe", "pipelines": 1, "model": {**MODEL, "family": "llama"}, "recompute": False},
+    ],
+    ids=lambda changes: changes["policy"],
+)
+def test_loss_and_gradients_are_those_of_one_pass(folders: tuple[str, str], changes: dict[str, Any]) -> None:
+    asked = of(folders[0], **changes)
+    cell = Cell(asked)
+    for step in (0, 1):
+        assert far(cell.run(step), whole(asked, step)) < 1e-12
+    _, targets = cell.corpus.batch(0, asked.cell.global_batch, np.arange(asked.cell.global_batch))
+    counts = (targets != IGNORED).sum(axis=1)
+    assert len(set(counts.tolist())) > 2, "the sequences count unequal numbers of tokens"
+    assert cell.corpus.counted(0, asked.cell.global_batch) == counts.sum()
+
+
+@pytest.mark.long
+def test_a_run_trains_validates_and_resumes_as_one_process(folders: tuple[str, str], tmp_path: Path) -> None:
+    train, valid = folders
+    data = {"prepared": train, "validation": {"every": 2, "sequences": 7, "prepared": valid}}
+    saves = {"dir": str(tmp_path / "checkpoints"), "every": 2}
+    asked = of(train, data=data, steps=4, policy="1f1b", checkpoint=saves, stages=2, dc_of_stage=[0, 1])
+    losses, norms, _ = reference(asked)
+    result = Run(asked, str(tmp_path / "a")).result()
+    assert result["losses"] == pytest.approx(losses, rel=1e-9)
+    assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+    assert [row["step"] for row in result["validation"]] == [2, 4]
+    held_out = held_out_loss(asked, tmp_path / "checkpoints")
+    assert result["validation"][-1]["loss"] == pytest.approx(held_out, rel=1e-6)
+    (tokenizer,) = (tmp_path / "checkpoints").glob("*4*/tokenizer.json")
+    assert tokenizer.read_bytes() == (Path(train) / "tokenizer.json").read_bytes()
+    more = of(
+        train, data=data, steps=5, policy="gpipe", pipelines=1, microbatches=6, checkpoint=saves, resume=True
+    )
+    resumed = Run(more, str(tmp_path / "b")).result()
+    expected, _, _ = reference(of(train, data=data, steps=5))
+    assert resumed["resumed_from"] == 4
+    assert resumed["losses"] == pytest.approx(expected[4:], rel=1e-5)
+
+
+@pytest.mark.long
+def test_a_swap_run_is_one_process(folders: tuple[str, str], tmp_path: Path) -> None:
+    asked = swap_jobs.job(data={"prepared": folders[0]}, model={**MODEL, "layers": 6}, steps=2)
+    losses, norms, _ = reference(asked)
+    result = Run(asked, str(tmp_path)).result()
+    assert result["losses"] == pytest.approx(losses, rel=1e-9)
+    assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+
+
+def test_refused_documents(folders: tuple[str, str]) -> None:
+    train, valid = folders
+    for changes, message in [
+        ({"data": {"prepared": train, "files": "/x"}}, "data.files.*must be left out"),
+        (
+            {"data": {"prepared": train, "validation": {"every": 1}}},
+            "data.validation.prepared: None: required",
+        ),
+        ({"data": {"validation": {"every": 1, "prepared": valid}}}, "belongs to data.prepared"),
+        ({"data": {"prepared": train}, "model": {**MODEL, "tokenizer": "t"}}, "model.tokenizer"),
+        ({"data": {"prepared": {"north": train}}}, "data.prepared.south"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            of(train, **changes)
+    with pytest.raises(InputError, match="at least 257"):
+        corpus_of(of(train, model={**MODEL, "vocab": 256}))
+
+
+def test_all_paths_are_asked_for(folders: tuple[str, str]) -> None:
+    train, valid = folders
+    data = {"prepared": {"north": train, "south": "/s"}, "validation": {"every": 1, "prepared": valid}}
+    assert files_of(of(train, data=data)) == [
+        ("data.prepared.north", train),
+        ("data.prepared.south", "/s"),
+        ("data.validation.prepared", valid),
+    ]
+
+
+def test_a_data_centre_may_be_called_prepared() -> None:
+    flat = document(data={"prepared": "/x", "other": "/y"})
+    assert in_sections(flat)["data"] == {"files": {"prepared": "/x", "other": "/y"}}
+    centres = [{"name": "prepared", "gpus": 4}, {"name": "south", "gpus": 2}]
+    flat = document(data={"prepared": "/x"}, datacenters=centres)
+    assert in_sections(flat)["data"] == {"files": {"prepared": "/x"}}
+    assert changed(in_sections(document(data={"prepared": "/x"})), {})["data"] == {"prepared": "/x"}
