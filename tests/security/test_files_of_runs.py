@@ -12,8 +12,8 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.file_access import FileAccess, files_of, with_files
 from engine.job.job import TrainJob
-from engine.job.sections.data import ValidationSettings
 from engine.job.launch import LaunchSpec
+from engine.job.sections.data import ValidationSettings
 from tests.events import as_dicts
 from tests.workers.launching import JOB, FakeGroup, spec
 from webapp.inventory.models import Node
