@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from engine.commands.files import folder, write_json, write_rows
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -30,10 +31,10 @@ def command(file: str, as_json: bool, baselines: bool, out: Path | None) -> None
     """Place the stages of pipelines on devices whose links differ.
 
     FILE (JSON or YAML, - for standard input): latency_ms and bandwidth_gbps (N x N), stages, data_parallel,
-    dp_bytes, pp_bytes, seed, evaluations, seconds; or scenario: on-demand, spot, multi-dc, regional or
-    worldwide.
+    dp_bytes and pp_bytes, or model (a preset, a shape, a config.json of Hugging Face or its file) and batch;
+    seed, evaluations, seconds; or scenario: on-demand, spot, multi-dc, regional or worldwide.
     """
-    request = parse(PlacementRequest, load_document(file))
+    request = parse(PlacementRequest, with_model(load_document(file), "model"))
     placement = _placed(request, baselines)
     if out is not None:
         _write(placement, out)

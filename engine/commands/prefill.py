@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import Infeasible, InputError
@@ -37,10 +38,11 @@ def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
     lan_gbps, kv_bytes_per_token, hop_ms, activation_bytes_per_token, trace (a file, azure-code or
     mooncake-conversation), load, requests, too_long and controller {guard_ms, queue, reserve_ms,
     chunk_tokens, order, ttft_slo_ms, kv_budget_gb}.
+    The model is a name, a shape, or a config.json of Hugging Face or its file.
     """
     from engine.commands.compiled import announce_compilation, announce_prefill_compilation
 
-    request = parse(ReplayRequest, load_document(file))
+    request = parse(ReplayRequest, with_model(load_document(file), "profile", "model"))
     announce_compilation()
     announce_prefill_compilation()
     with _lines_to(placements) as sink:

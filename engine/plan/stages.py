@@ -194,7 +194,7 @@ def _by_roofline(
         if layout.tp > 1 and not gpu.link_bytes_per_s:
             allowed = f"must be 1 on the {gpu.name}, unless its data centre gives link_gb_s, or the job mfu"
             raise InputError("tp", layout.tp, allowed)
-        machines = (_machine(gpu),) * layout.partitions
+        machines = (machine_of(gpu),) * layout.partitions
         computed = roofline_profiles(
             model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch, blocks=blocks
         )
@@ -208,7 +208,7 @@ def _by_roofline(
     return profiles
 
 
-def _machine(gpu: Gpu) -> Machine:
+def machine_of(gpu: Gpu) -> Machine:
     """`gpu` at the rates that are reached; a stage's GPUs are in one node, and so are its collectives."""
     reached = shipped()
     # Of a GPU with own figures it may be unknown: then nothing is summed inside a stage, which has one GPU.

@@ -11,11 +11,15 @@ from pydantic import Field, model_validator
 from engine.documents import MOST_LINES_BYTES, read_json, read_text, unreadable
 from engine.errors import Infeasible, InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
+from engine.model.document import NameOrShape, shape_of
+from engine.model.memory import kv_bytes_per_token
+from engine.model.presets import PRESETS
+from engine.model.transformer import Transformer
 from engine.prefill.bubbles import TrainingPattern, joined, of_spans, of_timeline
 from engine.prefill.index import Fleet
 from engine.prefill.latency import MOST_RESERVE_MS, Hop, LatencyModel, Point, errors, fit
 from engine.prefill.placement import Cache, Order, Settings
-from engine.prefill.profiles import profile
+from engine.prefill.profiles import computed, is_shipped, profile
 from engine.schedule.scenario import Scenario
 from engine.simulate import Span, simulate
 
@@ -26,6 +30,7 @@ MOST_QUEUE = 10_000
 # Of Llama-3-8B: keys and values of 8 heads of 128 in 32 layers, and a hidden state of 4,096, in fp16.
 KV_BYTES_PER_TOKEN = 131_072
 ACTIVATION_BYTES_PER_TOKEN = 8_192
+FP16_BYTES = 2
 
 
 class Bubbles(Document):
@@ -100,13 +105,16 @@ class Bubbles(Document):
 
 
 class ProfileDocument(Document):
-    """Prefill times: measured points, the three figures of the model, or a shipped profile."""
+    """Prefill times: measured points, the three figures of the model, or those of a model on a GPU.
+
+    model : a name with a shipped profile, which was measured; times of any other model are computed.
+    """
 
     points: list[tuple[Number, Number]] | None = None
     a_ms: NonNegative | None = None
     b_ms: NonNegative | None = None
     c_ms: NonNegative | None = None
-    model: str | None = None
+    model: NameOrShape | None = None
     gpu: str | None = None
     tensor_parallel: Count = 1
 
@@ -126,15 +134,31 @@ class ProfileDocument(Document):
         if self.model is not None:
             if self.gpu is None:
                 raise InputError("gpu", None, "required with model, but missing")
-            profile(self.model, self.gpu, self.tensor_parallel)
+            _ = self.measured
         return self
 
-    @property
+    @cached_property
     def measured(self) -> tuple[Point, ...]:
         """The points that the model is fitted to; empty if its figures are given."""
         if self.points is not None:
             return tuple(self.points)
-        return profile(self.model, self.gpu or "", self.tensor_parallel).points if self.model else ()
+        if self.model is None or self.gpu is None:
+            return ()
+        if self.shape is not None:
+            return computed(self.shape, self.gpu, self.tensor_parallel)
+        assert isinstance(self.model, str)
+        return profile(self.model, self.gpu, self.tensor_parallel).points
+
+    @cached_property
+    def shape(self) -> Transformer | None:
+        """The shape of a model whose times are computed."""
+        if self.model is None:
+            return None
+        if isinstance(self.model, str):
+            shipped = is_shipped(self.model, self.gpu or "", self.tensor_parallel)
+            if shipped or self.model not in PRESETS:
+                return None
+        return shape_of(self.model)
 
     @cached_property
     def latency(self) -> LatencyModel:
@@ -174,6 +198,8 @@ class ControllerDocument(Document):
 class ReplayRequest(Document):
     """A trace, the training whose bubbles it is to run in, and how. Fields: docs/dev/contracts.md.
 
+    kv_bytes_per_token, activation_bytes_per_token : by default Llama-3-8B's in fp16, or those of the model
+        whose times are computed.
     hop_ms, activation_bytes_per_token : cost of handing a chunk to the next stage, outside and on the LAN.
     """
 
@@ -206,16 +232,25 @@ class ReplayRequest(Document):
 
     @property
     def hop(self) -> Hop:
-        return Hop(fixed_ms=self.hop_ms, token_ms=self.activation_bytes_per_token / self.bytes_per_ms)
+        token_bytes = self.activation_bytes_per_token
+        if (shape := self._unless_given("activation_bytes_per_token")) is not None:
+            token_bytes = FP16_BYTES * shape.hidden
+        return Hop(fixed_ms=self.hop_ms, token_ms=token_bytes / self.bytes_per_ms)
 
     @property
     def cache(self) -> Cache:
-        budget_gb = self.controller.kv_budget_gb
+        budget_gb, token_bytes = self.controller.kv_budget_gb, self.kv_bytes_per_token
+        if (shape := self._unless_given("kv_bytes_per_token")) is not None:
+            token_bytes = kv_bytes_per_token(shape, FP16_BYTES)
         return Cache(
-            token_bytes=self.kv_bytes_per_token,
+            token_bytes=token_bytes,
             bytes_per_s=self.bytes_per_ms * 1e3,
             budget_bytes=math.inf if budget_gb is None else budget_gb * 1e9,
         )
+
+    def _unless_given(self, field: str) -> Transformer | None:
+        """The shape that gives a field its default; None where it is given, or there is none."""
+        return None if field in self.model_fields_set else self.profile.shape
 
     def fleet(self, pattern: TrainingPattern) -> Fleet:
         """The cells of `pattern`. Raises InputError if they have too many GPUs."""

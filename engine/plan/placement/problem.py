@@ -49,9 +49,7 @@ def problem_of(request: PlacementRequest) -> Problem:
     symmetrised = bool(np.any(latency != latency.T) or np.any(bandwidth != bandwidth.T))
     latency_s = (latency + latency.T) / 2e3
     bytes_per_s = (bandwidth + bandwidth.T) / 2 * BYTES_PER_GBIT
-    return problem(
-        latency_s, bytes_per_s, request.stages, request.dp_bytes, request.pp_bytes, symmetrised=symmetrised
-    )
+    return problem(latency_s, bytes_per_s, request.stages, **request.traffic, symmetrised=symmetrised)
 
 
 def problem(

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Positive
+from engine.model.document import NameOrShape, shape_of
+from engine.model.transformer import Transformer
 from engine.plan.placement.scenarios import fill_in
 
 Floats = NDArray[np.float64]
@@ -17,12 +19,27 @@ MOST_DEVICES = 2048
 MOST_EVALUATIONS = 1_000_000
 LONGEST_LATENCY_MS = 1e6
 SLOWEST_GBPS, FASTEST_GBPS = 1e-9, 1e6
+MOST_BATCH = 10_000_000
+FP16_BYTES = 2
+BYTES = ("dp_bytes", "pp_bytes")
+
+
+def traffic_of(shape: Transformer, batch: float, *, stages: int, data_parallel: int) -> dict[str, float]:
+    """Bytes of a model in fp16: `dp_bytes`, the gradients of a stage, and `pp_bytes`, the activations that a
+    pipeline hands on in one direction in an iteration of `batch` sequences.
+    """
+    return {
+        "dp_bytes": float(shape.parameters * FP16_BYTES / stages),
+        "pp_bytes": float(batch / data_parallel * shape.seq * shape.hidden * FP16_BYTES),
+    }
 
 
 class PlacementRequest(Document):
     """Devices, the network between them, and a job's traffic over it.
 
     scenario : one of §4's cases by name, which sets every field that is left out.
+    model, batch : what the traffic is of, if no bytes are given: `batch` sequences an iteration, over all
+        pipelines.
     """
 
     scenario: str | None = None
@@ -30,8 +47,10 @@ class PlacementRequest(Document):
     bandwidth_gbps: Any = Field(repr=False)
     stages: Annotated[Count, Field(le=MOST_DEVICES)]
     data_parallel: Annotated[Count, Field(le=MOST_DEVICES)]
-    dp_bytes: NonNegative
-    pp_bytes: NonNegative
+    model: NameOrShape | None = None
+    batch: Annotated[Count, Field(le=MOST_BATCH)] | None = None
+    dp_bytes: NonNegative | None = None
+    pp_bytes: NonNegative | None = None
     seed: Annotated[Index, Field(le=2**63 - 1)] = 0
     evaluations: Annotated[Count, Field(le=MOST_EVALUATIONS)] | None = None
     seconds: Positive | None = None
@@ -52,6 +71,7 @@ class PlacementRequest(Document):
             product = f"{self.stages} × {self.data_parallel} = {self.stages * self.data_parallel}"
             allowed = f"stages × data_parallel is {product}, but the matrices have {devices} devices"
             raise InputError("data_parallel", self.data_parallel, allowed)
+        _ = self.traffic
         return self
 
     @cached_property
@@ -65,6 +85,23 @@ class PlacementRequest(Document):
         matrix = _matrix("bandwidth_gbps", self.bandwidth_gbps, SLOWEST_GBPS, FASTEST_GBPS, "Gbps")
         np.fill_diagonal(matrix, np.inf)
         return matrix
+
+    @cached_property
+    def traffic(self) -> dict[str, float]:
+        """`dp_bytes` and `pp_bytes`: as given, else those of the model."""
+        given = {name: getattr(self, name) for name in BYTES if getattr(self, name) is not None}
+        missing = [name for name in BYTES if name not in given]
+        if self.model is None:
+            if missing:
+                raise InputError(missing[0], None, "required, but missing: or give model and batch")
+            if self.batch is not None:
+                raise InputError("batch", self.batch, "applies to a model: give model, or leave it out")
+            return given
+        shape = shape_of(self.model, self.stages)
+        if self.batch is None and "pp_bytes" in missing:
+            raise InputError("batch", None, "required with model: sequences of an iteration")
+        of_model = traffic_of(shape, self.batch or 0, stages=self.stages, data_parallel=self.data_parallel)
+        return of_model | given
 
     @property
     def devices(self) -> int:

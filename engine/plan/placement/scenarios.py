@@ -89,9 +89,9 @@ def fill_in(document: dict[str, Any]) -> dict[str, Any]:
         "bandwidth_gbps": network.bandwidth_gbps,
         "stages": STAGES,
         "data_parallel": REPLICAS,
-        "dp_bytes": dp_bytes(),
-        "pp_bytes": pp_bytes(),
     }
+    if document.get("model") is None:
+        given |= {"dp_bytes": dp_bytes(), "pp_bytes": pp_bytes()}
     return {**given, **document}
 
 
