@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.commands.layer_tables import with_tables
+from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import Infeasible
@@ -25,8 +26,9 @@ if TYPE_CHECKING:  # `meridian --help` must not pay for torch: what measures is 
 def command(file: str, prefill: bool, as_json: bool) -> None:
     """Measure the stages of a model on this machine, one after another.
 
-    FILE (JSON or YAML, - for standard input): model {layers, hidden, heads, seq, …}, stages, micro_batch,
-    device cpu|cuda, dtype, recompute, split, repeats, seed.
+    FILE (JSON or YAML, - for standard input): model (layers, hidden, heads, seq …, a preset, or a config.json
+    of Hugging Face or its file, with blocks of gpt or llama), stages, micro_batch, device cpu|cuda, dtype,
+    recompute, split, repeats, seed.
 
     FILE may instead have layer_profiles (table or file), model, gpu, micro_batch, tp, stages and
     layers_per_stage: then nothing is measured, and each stage has the sums over its layers.
@@ -46,7 +48,7 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
         return
     from engine.train.profiling import ProfileRequest, profile_stage
 
-    request = parse(ProfileRequest, document)
+    request = parse(ProfileRequest, with_model(document, "model"))
     with click.progressbar(range(request.stages), label="stages", file=sys.stderr, hidden=as_json) as stages:
         rows = [profile_stage(request, stage) for stage in stages]
     if as_json:

@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
 from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
+from engine.job.own_model import own_model
+from engine.model.hugging_face import HuggingFaceModel
 from engine.nn.device import CpuDevice, CudaDevice, Device, Moment
 from engine.nn.model import DTYPES, Stage
 from engine.schedule.ir import OpKind
@@ -32,13 +34,14 @@ NAMES = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight"}
 class ProfileRequest(Document):
     """What to measure.
 
+    model : as in a training job, or a preset or a config.json of Hugging Face that has such blocks.
     recompute : also the time to run a forward pass again for its activations.
     split : B and W apart; else B is the whole backward pass.
     repeats : microbatches counted, after a warm-up.
     """
 
-    model: TrainModel
     stages: Annotated[Count, Field(le=1000)] = 1
+    model: TrainModel
     micro_batch: Annotated[Count, Field(le=100_000)] = 1
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
@@ -46,6 +49,19 @@ class ProfileRequest(Document):
     split: Annotated[bool, Field(strict=True)] = False
     repeats: Annotated[Count, Field(le=10_000)] = 20
     seed: Annotated[Index, Field(le=2**31 - 1)] = 0
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, model: Any, info: ValidationInfo) -> Any:
+        """A preset's name, or a config.json of Hugging Face, as the shape that it is."""
+        if isinstance(model, dict) and "model_type" in model:
+            model = HuggingFaceModel.model_validate(model)
+        if not isinstance(model, str | HuggingFaceModel):
+            return model
+        try:
+            return own_model(model, info.data.get("stages", 1), "measure a smaller shape of gpt or llama")
+        except InputError as error:
+            raise InputError("", error.value, error.allowed) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ProfileRequest":

@@ -15,6 +15,18 @@ MODEL = {"layers": 3, "hidden": 32, "heads": 2, "seq": 16}
 ASKED = {"model": MODEL, "stages": 2, "repeats": 3}
 
 
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 300,
+    "max_position_embeddings": 32,
+}
+
+
 def run(document: dict, *flags: str) -> str:
     done = CliRunner().invoke(command, ["-", *flags], input=json.dumps(document), catch_exceptions=False)
     return done.stdout
@@ -60,6 +72,13 @@ def test_the_answer_stands_as_times_ms() -> None:
         parse(TrainJob, document)
 
 
+def test_a_model_is_measured_by_name_or_by_its_config() -> None:
+    by_name, by_config = (parse(ProfileRequest, {"model": model, "stages": 2}) for model in ("tiny", CONFIG))
+    assert by_name.model.shape.layers == 6
+    shape = {"family": "llama", "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128}
+    assert by_config.model.model_dump(exclude_none=True) == {**shape, "vocab": 300, "seq": 32}
+
+
 def test_the_table_has_a_row_per_stage() -> None:
     lines = run(ASKED).splitlines()
     assert [line.split()[0] for line in lines[-2:]] == ["0", "1"]
@@ -74,6 +93,11 @@ def test_the_table_has_a_row_per_stage() -> None:
         ({"stages": 9}, "layers"),
         ({"model": {**MODEL, "heads": 5}}, "heads"),
         ({"dtype": "fp8"}, "dtype"),
+        ({"model": "tinny"}, "model"),
+        ({"model": "llama-3-8b"}, "model"),
+        ({"model": {**CONFIG, "num_attention_heads": 3}}, "model.num_key_value_heads"),
+        ({"model": {**CONFIG, "num_hidden_layers": 10**9}}, "model.num_hidden_layers"),
+        ({"model": {**CONFIG, "tie_word_embeddings": True}}, "model"),
     ],
 )
 def test_bad_input_names_its_field(changes: dict, field: str) -> None:

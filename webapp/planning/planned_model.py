@@ -7,11 +7,10 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
+from engine.job.own_model import own_model
 from engine.job.sections.device import BYTES_OF_DTYPE
-from engine.model.document import ModelInput, shape_of
+from engine.model.document import ModelInput
 from engine.model.hugging_face import HuggingFaceModel
-from engine.model.transformer import is_own
 from engine.plan.cell import placed_job, scenario_of
 from engine.plan.request import PlanRequest
 from webapp.planning.plan_cell import engine_option
@@ -51,6 +50,7 @@ def planned_model(
     if recomputes:
         found["recompute"] = True
     _, job = placed_job(asked, planned)
+    assert asked.job.model is not None  # the caller's plan has one
     if training.get("device") == "emulated":
         found["times_ms"] = {
             "forward": scenario.times.forward,
@@ -64,7 +64,7 @@ def planned_model(
     if asked.job.layers_per_stage != "even" and planned.layers_per_stage:
         found["layers_per_stage"] = list(planned.layers_per_stage)
     return found | {
-        "model": _trained(asked.job.model, job.partitions),
+        "model": own_model(asked.job.model, job.partitions, SMALL),
         "micro_batch": job.layout.micro_batch,
         "dtype": _dtype(asked.job.dtype_bytes),
     }
@@ -84,39 +84,9 @@ def model_to_train(model: str | Mapping[str, Any], stages: int) -> dict[str, Any
         A training run cannot train it: it has other blocks than ours, or too many parameters.
     """
     if isinstance(model, str):
-        return _trained(model, stages)
-    if "model_type" in model:
-        return _trained(HuggingFaceModel.model_validate(dict(model)), stages)
-    return _trained(parse(ModelInput, dict(model)), stages)
-
-
-def _trained(model: str | ModelInput | HuggingFaceModel | None, stages: int) -> dict[str, Any]:
-    """The planned model as `model` of a training job; one without a vocabulary gets that of bytes."""
-    assert model is not None  # the caller's plan has one
-    called, shape = model if isinstance(model, str) else "the model", shape_of(model, stages)
-    if not is_own(shape):
-        allowed = f"a training run has blocks of gpt and llama alone, and {shape.family} differs: {SMALL}"
-        raise InputError("model", called, allowed)
-    document: dict[str, Any] = {
-        "family": shape.family,
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "heads": shape.heads,
-        "ffn": shape.ffn,
-        "seq": shape.seq,
-    }
-    if shape.kv_heads != shape.heads:
-        document["kv_heads"] = shape.kv_heads
-    if shape.vocab > BYTE_VOCABULARY:
-        document["vocab"] = shape.vocab
-    parameters = shape.layers * shape.layer_parameters + shape.embedding_parameters + shape.head_parameters
-    if parameters > MOST_PARAMETERS:
-        allowed = (
-            f"{called} has {parameters:,} parameters, but a training run may have at most "
-            f"{MOST_PARAMETERS:,}: {SMALL}"
-        )
-        raise InputError("model", called, allowed)
-    return document
+        return own_model(model, stages, SMALL)
+    kind = HuggingFaceModel if "model_type" in model else ModelInput
+    return own_model(kind.model_validate(dict(model)), stages, SMALL)
 
 
 def _dtype(width: float) -> str:
