@@ -25,6 +25,8 @@ from webapp.design.network_figures import (
     swept,
 )
 from webapp.design.pages import DesignForm, DesignPage
+from webapp.planning.model_fields import CONFIG_CHOICE, ModelFields
+from webapp.planning.model_fields import FIELDS as MODEL_FIELDS
 
 of_network = partial(document_field, NetworkRequest)
 # What a page may compute while somebody waits; the command line has no such limits.
@@ -41,7 +43,9 @@ RATED = [name for name, gpu in catalogue().items() if gpu.nic_bytes_per_s]
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
 
 
-class NetworkForm(DesignForm):
+class NetworkForm(DesignForm, ModelFields):
+    previews = False  # whoever may read may ask here
+
     gpus = of_network("gpus", label="GPUs", most=MOST_GPUS, initial=32_768)
     gpu_type = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in RATED], initial="h100")
     hb_domain = Numbers(
@@ -62,7 +66,9 @@ class NetworkForm(DesignForm):
         "empty for no collectives.",
     )
     model = forms.ChoiceField(
-        choices=[("", "none: fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
+        choices=[("", "none: fabric only"), *((n, n) for n in MODELS), CONFIG_CHOICE],
+        required=False,
+        initial="gpt-1t",
     )
     batch = of_network("batch", label="Batch", initial=4096, help_text="Sequences.")
     recompute = of_network("recompute")
@@ -99,7 +105,7 @@ class NetworkForm(DesignForm):
             "",
             ["gpus", "gpu_type", "hb_domain", "switch_radix", "hb_gb_s", "nic_gb_s", "message_mb"],
         ),
-        ("Model", "", ["model", "batch", "recompute"]),
+        ("Model", "", [*MODEL_FIELDS, "batch", "recompute"]),
         ("Parallelism", "", ["tp", "pp", "interleave"]),
         ("Mixture of experts", "", ["experts", "top_k", "every"]),
         ("Sweep", "Vary one parameter, for all designs", ["sweep", "values"]),

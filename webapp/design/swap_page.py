@@ -17,6 +17,8 @@ from webapp.common.document_fields import document_field
 from webapp.common.figures import Column, Fact, Figures
 from webapp.common.number_lists import Numbers
 from webapp.design.pages import DesignForm, DesignPage
+from webapp.planning.model_fields import CONFIG_CHOICE, ModelFields
+from webapp.planning.model_fields import FIELDS as MODEL_FIELDS
 
 of_swap = partial(document_field, SwapRequest)
 GIB = 2**30
@@ -26,8 +28,12 @@ MOST_NETWORKS = 10
 MOST_ROWS = 12  # of a step that the page shows; its file has all
 
 
-class SwapForm(DesignForm):
-    model = forms.ChoiceField(choices=[(n, n) for n in known_models()], initial="gpt-3-6.7b")
+class SwapForm(DesignForm, ModelFields):
+    previews = False  # whoever may read may ask here
+
+    model = forms.ChoiceField(
+        choices=[*((n, n) for n in known_models()), CONFIG_CHOICE], initial="gpt-3-6.7b"
+    )
     micro_batch = of_swap("micro_batch", label="Mini-batch size, sequences")
     gpu = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in catalogue()], initial="v100")
     memory_gib = of_swap(
@@ -59,7 +65,7 @@ class SwapForm(DesignForm):
     )
 
     layout = [
-        ("Model", "", ["model", "micro_batch", "dtype_bytes", "recompute"]),
+        ("Model", "", [*MODEL_FIELDS, "micro_batch", "dtype_bytes", "recompute"]),
         ("GPU", "", ["gpu", "memory_gib", "host_to_device_gb_s", "mfu"]),
         ("Swapping", "", ["accumulation", "resident", "gradients"]),
         ("Fleet", "", ["workers", "global_batch", "allreduce_gbps"]),

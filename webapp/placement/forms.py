@@ -5,19 +5,22 @@ from typing import Any
 
 from django import forms
 
-from engine.documents import read_document
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.model.hugging_face import read_config
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.plan.placement import scenarios
-from engine.plan.placement.request import PlacementRequest
+from engine.plan.placement.request import MOST_BATCH, PlacementRequest, traffic_of
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
+from webapp.common.uploads import given_document
 from webapp.inventory.models import DataCenter
 from webapp.placement.network import AWS, Network, network_from, of_inventory, of_regions
 from webapp.placement.options import gpus_of, key_of, placed_plan
+from webapp.planning.model_fields import CONFIG_CHOICE, ModelFields, model_values
+from webapp.planning.model_fields import FIELDS as MODEL_FIELDS
 from webapp.planning.models import Plan
 
 of_placement = partial(document_field, PlacementRequest)
@@ -37,14 +40,20 @@ SOURCE_WORDS = {
     "case": "a case of DT-FM §4",
     "document": "a document",
 }
+OF_NETWORKS = ("inventory", "regions")  # sources whose traffic the form says
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
-FP16_BYTES = 2
 
 
-NOT_KEPT = ("team", "file", "datacenters", "idempotency_key")  # of the values, to fill the form in again
+NOT_KEPT = (
+    "team",
+    "file",
+    "config_file",
+    "datacenters",
+    "idempotency_key",
+)  # of the values, to fill the form in again
 
 
-class PlacementForm(Sectioned, forms.Form):
+class PlacementForm(Sectioned, ModelFields):
     """`question` holds what the computation reads once the form is valid (see `document_of`)."""
 
     name = forms.CharField(max_length=80)
@@ -83,13 +92,13 @@ class PlacementForm(Sectioned, forms.Form):
         help_text="Leave empty to use all devices.",
     )
     model = forms.ChoiceField(
-        choices=[("", "bytes entered below"), *((name, name) for name in MODELS)],
+        choices=[("", "bytes entered below"), *((name, name) for name in MODELS), CONFIG_CHOICE],
         required=False,
         initial="llama-3-8b",
     )
     batch = forms.IntegerField(
         min_value=1,
-        max_value=10_000_000,
+        max_value=MOST_BATCH,
         required=False,
         initial=1024,
         help_text="Sequences per iteration, all pipelines together.",
@@ -135,7 +144,7 @@ class PlacementForm(Sectioned, forms.Form):
             ],
         ),
         ("Grid", "Stages × pipelines must equal the number of devices", ["stages", "data_parallel"]),
-        ("Traffic", "", ["model", "batch", "dp_bytes", "pp_bytes"]),
+        ("Traffic", "", [*MODEL_FIELDS, "batch", "dp_bytes", "pp_bytes"]),
         ("Search", "", ["evaluations", "seed", "baselines"]),
     ]
 
@@ -158,6 +167,9 @@ class PlacementForm(Sectioned, forms.Form):
         """The plan that is placed, where the placement is of its team."""
         plan = self.placed[0] if self.placed else None
         return plan if plan is not None and plan.team == self.cleaned_data["team"] else None
+
+    def needs_model(self, cleaned: dict[str, Any]) -> bool:
+        return cleaned.get("source") in OF_NETWORKS
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -184,6 +196,7 @@ class PlacementForm(Sectioned, forms.Form):
     def _question(self, values: dict[str, Any]) -> dict[str, Any]:
         entered = {name: values[name] for name in self.fields if name not in NOT_KEPT}
         entered["datacenters"] = [dc.pk for dc in values["datacenters"]]
+        entered |= model_values(values["model"])
         question = {"asked": entered, "baselines": values["baselines"], "source": values["source"]}
         if values["source"] == "document":
             entered["document"] = ""
@@ -202,20 +215,9 @@ class PlacementForm(Sectioned, forms.Form):
         }
 
     def _given(self, values: dict[str, Any]) -> dict[str, Any]:
-        if (file := values["file"]) is not None:
-            if file.size > MOST_DOCUMENT_BYTES:
-                raise InputError("file", f"{file.size:,} bytes", f"at most {MOST_DOCUMENT_BYTES:,}")
-            try:
-                text = file.read().decode()
-            except UnicodeDecodeError:
-                raise InputError("file", file.name, "must be UTF-8 text") from None
-        else:
-            text = values["document"]
-        if not text.strip():
-            raise InputError("document", "", "paste a document, or choose a file")
-        document = read_document(text, "document")
-        if not isinstance(document, dict):
-            raise InputError("document", type(document).__name__, "must be an object with named fields")
+        document = given_document(
+            values["file"], values["document"], field="document", most_bytes=MOST_DOCUMENT_BYTES
+        )
         devices = parse(PlacementRequest, document).devices
         if devices > MOST_DEVICES:
             raise InputError("latency_ms", f"{devices} rows", f"at most {MOST_DEVICES} devices on this page")
@@ -273,13 +275,9 @@ def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:
     if not values["model"]:
         missing = "dp_bytes" if "dp_bytes" not in traffic else "pp_bytes"
         raise InputError(missing, None, "enter the bytes, or a model to compute them from")
-    model = preset(values["model"], stages=grid["stages"])
-    sequences = (values["batch"] or 1) / grid["data_parallel"]
-    of_model = {
-        "dp_bytes": float(model.parameters * FP16_BYTES / grid["stages"]),
-        "pp_bytes": float(sequences * model.seq * model.hidden * FP16_BYTES),
-    }
-    return of_model | traffic
+    given = values["model"]
+    shape = read_config(given).shape if isinstance(given, dict) else preset(given, stages=grid["stages"])
+    return traffic_of(shape, values["batch"] or 1, **grid) | traffic
 
 
 def document_of(question: dict[str, Any]) -> dict[str, Any]:

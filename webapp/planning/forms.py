@@ -20,6 +20,7 @@ from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node
 from webapp.planning import compose
+from webapp.planning.model_fields import FIELDS as MODEL_FIELDS
 from webapp.planning.model_fields import ModelFields
 from webapp.planning.work import answers_at_once
 
@@ -182,7 +183,7 @@ class PlanForm(Sectioned, ModelFields):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Model", "", ["model", "config_file", "config", "model_seq", "data"]),
+        ("Model", "", [*MODEL_FIELDS, "data"]),
         ("Data centres", "Including the links between them", ["datacenters"]),
         ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
         (
@@ -244,6 +245,9 @@ class PlanForm(Sectioned, ModelFields):
             self.fields["device"].initial = most["device"]
             self.fields["partitions"].initial = [min(MOST_STAGES_AT_FIRST, most["count"])]
 
+    def needs_model(self, cleaned: dict[str, Any]) -> bool:
+        return cleaned.get("source") == "model"
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         chosen, team = cleaned.get("datacenters"), cleaned.get("team")
@@ -259,8 +263,6 @@ class PlanForm(Sectioned, ModelFields):
         for name in required:
             if name not in self.errors and cleaned.get(name) in (None, ""):
                 self.add_error(name, "This field is required.")
-        if cleaned.get("source") == "model":
-            self.take_model(cleaned)
         if not self.errors:
             self._refuse_absent_device(cleaned)
         if not self.errors:

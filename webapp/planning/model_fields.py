@@ -1,4 +1,4 @@
-"""The model of a plan's form: a preset, or a config.json of Hugging Face, uploaded or pasted."""
+"""The model of a form: a preset, or a config.json of Hugging Face, uploaded or pasted."""
 
 import json
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from django import forms
 from django.urls import reverse_lazy
 
-from engine.documents import read_document
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.description import ModelFigures, figures_of
@@ -15,18 +14,28 @@ from engine.model.hugging_face import read_config
 from engine.model.presets import PRESETS, preset
 from engine.model.transformer import Transformer
 from webapp.common.document_fields import document_field
+from webapp.common.uploads import given_document
 
 CONFIG = "config"  # the choice that is no preset
 MOST_CONFIG_BYTES = 128 << 10
 DTYPE = "bf16"  # in which the form says how large weights and caches are
 
 
+CONFIG_CHOICE = (CONFIG, "A config.json of Hugging Face")
+FIELDS = ["model", "config_file", "config", "model_seq"]
+
+
 class ModelFields(forms.Form):
-    """Fields `model`, `config_file`, `config` and `model_seq`; `take_model` puts what they say in `model`."""
+    """Fields `model`, `config_file`, `config` and `model_seq`; a valid form has what they say in `model`.
+
+    previews : whether the page says what the model is while it is chosen; needs the right to plan.
+    """
+
+    previews = True
 
     model = forms.ChoiceField(
         label="Model",
-        choices=[*((name, name) for name in PRESETS), (CONFIG, "A config.json of Hugging Face")],
+        choices=[*((name, name) for name in PRESETS), CONFIG_CHOICE],
         initial=next(iter(PRESETS)),
         required=False,
         help_text="The times of a stage follow from the model and the GPU type.",
@@ -48,6 +57,8 @@ class ModelFields(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not self.previews:
+            return
         asks = {
             "hx-post": reverse_lazy("planning:plan-model"),
             "hx-target": "#model-figures",
@@ -57,19 +68,23 @@ class ModelFields(forms.Form):
         for name, when in whens.items():
             self.fields[name].widget.attrs |= {**asks, "hx-trigger": when}
 
-    def take_model(self, cleaned: dict[str, Any]) -> None:
-        """Put the config that is chosen in the place of the choice; errors stand at `config`."""
-        if cleaned.get("model") != CONFIG:
-            return
-        try:
-            cleaned["model"] = _config(cleaned)
-        except InputError as error:
-            at = "config_file" if cleaned.get("config_file") else "config"
-            self.add_error(at, str(error))
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("model") == CONFIG and self.needs_model(cleaned):
+            try:
+                cleaned["model"] = _config(cleaned)
+            except InputError as error:
+                at = "config_file" if cleaned.get("config_file") else "config"
+                self.add_error(at, str(error))
+        return cleaned
+
+    def needs_model(self, cleaned: dict[str, Any]) -> bool:
+        """Whether the form reads the model at all."""
+        return True
 
 
 def model_values(model: str | dict[str, Any]) -> dict[str, Any]:
-    """The fields' values for the model of a document; the inverse of `take_model`."""
+    """The fields' values for the model of a document; the inverse of the form's `clean`."""
     if isinstance(model, str) or "model_type" not in model:
         return {"model": model}
     config = {name: value for name, value in model.items() if name != "seq"}
@@ -91,19 +106,9 @@ def figures_for(model: str | dict[str, Any], stages: int = 1) -> ModelFigures:
 
 
 def _config(cleaned: dict[str, Any]) -> dict[str, Any]:
-    text = cleaned.get("config") or ""
-    if (file := cleaned.get("config_file")) is not None:
-        if file.size > MOST_CONFIG_BYTES:
-            raise InputError("file", f"{file.size:,} bytes", f"at most {MOST_CONFIG_BYTES:,}")
-        try:
-            text = file.read().decode()
-        except UnicodeDecodeError:
-            raise InputError("file", file.name, "must be UTF-8 text") from None
-    if not text.strip():
-        raise InputError("config", "", "choose a file, or paste its text")
-    document = read_document(text, "config")
-    if not isinstance(document, dict):
-        raise InputError("config", type(document).__name__, "must be an object with named fields")
+    document = given_document(
+        cleaned.get("config_file"), cleaned.get("config") or "", field="config", most_bytes=MOST_CONFIG_BYTES
+    )
     if cleaned.get("model_seq"):
         document = {**document, "seq": cleaned["model_seq"]}
     read_config(document)

@@ -111,7 +111,6 @@ def plan_model(request: HttpRequest) -> HttpResponse:
     form = ModelFields(request.POST)
     form.full_clean()
     values = form.cleaned_data
-    form.take_model(values)
     context: dict[str, Any] = {"figures": None, "error": " ".join(map(str, form.errors.get("config", [])))}
     if not form.errors and values["model"]:
         figures = figures_for(values["model"])
