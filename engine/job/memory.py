@@ -3,7 +3,6 @@ model, with what the executor keeps.
 
 The executor keeps four fp32 (or fp64) numbers a parameter: weight, gradient and the two moments of AdamW; in
 bf16 also the weight as it is computed with. It has no dropout, and computes a stage's blocks again in one go.
-Fused attention saves the softmax, so that this is the upper end.
 """
 
 from bisect import bisect_right
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.job.job import TrainJob
-from engine.job.layers import layers_of_stages
+from engine.job.layers import layers_of_places, layers_of_stages
 from engine.job.planned import schedule_of, wants_search
 from engine.job.sections.device import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
 from engine.model.flops import Recompute
@@ -59,9 +58,21 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
     schedule = schedule_of(job)
     counts = _of_stages(job, schedule.traversal)
     peak = np.asarray(time_schedule(job.scenario, schedule).peak_in_flight()).max(axis=0)
-    held = held_bytes(counts, schedule)
+    held = held_bytes(counts, schedule, _of_chunks(job, schedule.traversal))
     assert held is not None
     return [_needed(stage, one, held[stage], peak[stage]) for stage, one in enumerate(counts)]
+
+
+def _of_chunks(job: TrainJob, traversal: Traversal) -> list[list[Counted]]:
+    """What each chunk of each stage holds: a head is kept of the microbatches of its chunk alone."""
+    last = job.model.layers + 1
+    places = layers_of_places(job.model.layers, len(traversal.positions))
+
+    def one(place: int) -> Counted:
+        numbers = set(places[place])
+        return _counted(job, len(numbers - {0, last}), is_first=0 in numbers, is_last=last in numbers)
+
+    return [[one(place) for place in chunks] for chunks in traversal.position_of.tolist()]
 
 
 def _of_stages(job: TrainJob, traversal: Traversal) -> tuple[Counted, ...]:
@@ -90,12 +101,14 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
 
 def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
     width, parameter_bytes = BYTES_OF_DTYPE[job.device.dtype], BYTES_OF_PARAMETER[job.device.dtype]
-    copied = width if width < parameter_bytes else 0
+    narrower = width if width < parameter_bytes else 0
+    copied, cast = (narrower, 0) if job.cell.tp == 1 else (0, narrower)  # torch's DTensors are cast each time
+    on_cuda = job.device.kind == "cuda"
     recompute: Recompute = "full" if job.recomputes else "none"
     return counted(
         job.model.shape,
         How(recompute=recompute, sequence_parallel=False, fused_attention=_fused_attention(job)),
-        tp=1,
+        tp=job.cell.tp,
         micro_batch=job.cell.micro_batch,
         blocks=layers,
         is_first=is_first,
@@ -106,16 +119,24 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
             copy_bytes=copied,
             dropout=False,
             fused_mlp=False,
-            workspace_bytes=CUDA_WORKSPACE_BYTES if job.device.kind == "cuda" else 0,
+            workspace_bytes=CUDA_WORKSPACE_BYTES if on_cuda else 0,
+            # The CPU computes it in fp32 at least, and keeps its input and its output in that.
+            rms_norm_bytes=0 if on_cuda else 2 * max(width, 4),
+            cast_bytes=cast,
+            whole_logits=True,
         ),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
     )
 
 
 def _fused_attention(job: TrainJob) -> bool:
-    """Whether torch has a kernel on CUDA that stores no scores: in fp32 not for grouped queries."""
+    """Whether torch has a kernel that stores no scores: on CUDA in fp32 not for grouped queries."""
     dtype, model = job.device.dtype, job.model
-    return dtype == "bf16" or (dtype == "fp32" and model.key_value_heads == model.heads)
+    return (
+        job.device.kind != "cuda"
+        or dtype == "bf16"
+        or (dtype == "fp32" and model.key_value_heads == model.heads)
+    )
 
 
 def _needed(stage: int, memory: Counted, total_bytes: float, in_flight: int) -> StageMemory:

@@ -30,9 +30,14 @@ def memory_per_stage(
     )
 
 
-def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> NDArray[np.float64] | None:
+def held_bytes(
+    memory: tuple[StageMemory, ...] | None,
+    schedule: Schedule,
+    chunks: Sequence[Sequence[StageMemory]] | None = None,
+) -> NDArray[np.float64] | None:
     """The most bytes on one GPU of each stage, shape (stages,); None if `memory` is.
 
+    chunks : of each stage what each of its chunks holds of a microbatch; None: equal shares of the stage's.
     Memory reserved for prefill counts. A microbatch holds its inputs from the start of F to the end of B (of
     W if B is split), and all its activations from the start of R, or of an F that has no R.
     """
@@ -43,14 +48,20 @@ def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> ND
     ends = kinds == (OpKind.W if schedule.has(OpKind.W) else OpKind.B)
     begins = kinds == OpKind.F
     fills = (kinds == OpKind.R) | (begins & ~_recomputed(schedule, kinds))
-    stored = np.array([stage.stored_bytes for stage in memory]) / schedule.chunks
-    full = np.array([stage.full_bytes for stage in memory]) / schedule.chunks
-    held = np.cumsum(begins.astype(np.int64) - ends, axis=2) * stored[:, None]
-    held = held + np.cumsum(fills.astype(np.int64) - ends, axis=2) * full[:, None]
+    chunk = np.maximum(ops, 0) // 4 // schedule.microbatches
+    stage = np.arange(len(memory))[:, None]
+
+    def of_op(name: str) -> NDArray[np.float64]:
+        """A figure of each op's chunk, shape of `ops`."""
+        shares = [[getattr(one, name) / schedule.chunks] * schedule.chunks for one in memory]
+        table = shares if chunks is None else [[getattr(one, name) for one in row] for row in chunks]
+        return np.asarray(np.array(table)[stage, chunk])
+
+    held = np.cumsum((begins.astype(np.int64) - ends) * of_op("stored_bytes"), axis=2)
+    held = held + np.cumsum((fills.astype(np.int64) - ends) * of_op("full_bytes"), axis=2)
     if schedule.has(OpKind.W):
-        between = np.array([stage.between_bytes for stage in memory]) / schedule.chunks
         backward = (kinds == OpKind.B).astype(np.int64)
-        held = held + np.cumsum(backward - ends, axis=2) * between[:, None]
+        held = held + np.cumsum((backward - ends) * of_op("between_bytes"), axis=2)
     always = np.array([stage.always_bytes for stage in memory])
     once = np.array([stage.once_bytes for stage in memory])
     return np.asarray(always + once + np.max(held, axis=(0, 2)))

@@ -84,7 +84,7 @@ class ProfileRequest(Document):
                     "recompute": self.recompute,
                 },
                 "model": self.model.model_dump(exclude_none=True),
-                "device": {"dtype": self.dtype},
+                "device": {"kind": self.device, "dtype": self.dtype},
                 "optimizer": {"steps": 1, "seed": self.seed},
                 "strategy": {"kind": "pipeline", "policy": "zb-h1" if self.split else "1f1b"},
             },

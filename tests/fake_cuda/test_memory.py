@@ -2,19 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.memory import stage_memory
-from engine.model.memory import CUDA_WORKSPACE_BYTES
+from engine.model.memory import ALLOCATOR_MARGIN
 from engine.train.profiling import ProfileRequest
 from tests.fake_cuda.patches import fake_cuda
 from tests.fake_cuda.pipeline import train
 from tests.runtime.jobs import job
 
 SHAPE = {"layers": 6, "hidden": 128, "heads": 2, "seq": 128, "vocab": 512}
+LEAST = 1 / (1 + ALLOCATOR_MARGIN)  # of a peak, what is planned at the least
 # One microbatch of two layers, embedding and head on an NVIDIA H200 (docs/gpu.md), in GB.
 MEASURED = json.loads((Path(__file__).parent / "h200_activations.json").read_text())
 
@@ -33,6 +35,21 @@ MEASURED = json.loads((Path(__file__).parent / "h200_activations.json").read_tex
 )
 def test_stages_take_what_is_counted(policy: str, recompute: bool, dtype: str) -> None:
     """GPT's blocks, of which the CPU's kernels keep what those of a GPU keep."""
+    peaks_are_counted(SHAPE, policy, recompute, dtype, least=0.99)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("policy", ["1f1b", "zb-v"])
+def test_stages_of_llama_take_what_is_counted_of_a_cpu(policy: str, dtype: str) -> None:
+    """The CPU's RMS norm keeps more than a GPU's, and its attention no scores of grouped queries either."""
+    peaks_are_counted(
+        {**SHAPE, "family": "llama", "heads": 4, "kv_heads": 2}, policy, False, dtype, least=LEAST
+    )
+
+
+def peaks_are_counted(
+    shape: dict[str, Any], policy: str, recompute: bool, dtype: str, *, least: float
+) -> None:
     asked = job(
         pipelines=1,
         microbatches=6,
@@ -40,7 +57,7 @@ def test_stages_take_what_is_counted(policy: str, recompute: bool, dtype: str) -
         policy=policy,
         dtype=dtype,
         recompute=recompute,
-        model=SHAPE,
+        model=shape,
     )
     _check(asked)
 
@@ -61,7 +78,7 @@ def _check(asked: TrainJob) -> None:
         train(asked, gpu, iterations=2)  # the optimizer's state is there from the first step on
         peaks = list(gpu.peak_bytes)
     for stage, peak in zip(stage_memory(asked), peaks, strict=True):
-        assert 0.99 * peak < stage.total_bytes < 1.12 * peak, (stage, peak)
+        assert least * peak < stage.total_bytes < 1.12 * peak, (stage, peak)
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=lambda case: "-".join(map(str, case[:4])))
@@ -71,5 +88,7 @@ def test_a_stage_takes_what_a_gpu_measured(case: tuple[str, int, str, bool, floa
     if family == "llama":
         shape |= {"kv_heads": 8, "ffn": 8192}
     asked = {"model": shape, "dtype": dtype, "recompute": recompute, "repeats": 1}
-    counted = stage_memory(parse(ProfileRequest, asked).job)[0].activation_bytes + CUDA_WORKSPACE_BYTES
+    profiled = parse(ProfileRequest, asked).job
+    device = profiled.device.model_copy(update={"kind": "cuda"})
+    counted = stage_memory(profiled.model_copy(update={"device": device}))[0].activation_bytes
     assert counted / 1e9 == pytest.approx(measured_gb, rel=0.02)
