@@ -20,16 +20,17 @@ class _Direction:
 
 @dataclass(slots=True)
 class _Sent:
-    """Of one direction. seconds: in which a message was on its link, where that was measured."""
+    """Of one direction. seconds: in which `timed_bytes` were on their link, where that was measured."""
 
     nbytes: int = 0
+    timed_bytes: int = 0
     seconds: float = 0.0
     egress_bytes: int = 0
     connections: int = 0
 
 
 def wan_rows(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Traffic by direction between data centres, the gradients that replicas sum included.
+    """Traffic by direction between data centres, with gradients that replicas, or the ends of a model, sum.
 
     Parameters
     ----------
@@ -48,7 +49,9 @@ def wan_rows(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]
         for row in (*rank["traffic"], *rank["summed"]):
             way = sent.setdefault(_direction(job, rank, row), _Sent())
             way.nbytes += row["bytes"]
-            way.seconds += row.get("seconds", 0.0)
+            if "seconds" in row:
+                way.timed_bytes += row["bytes"]
+                way.seconds += row["seconds"]
         for row in rank["egress"]:
             way = sent.setdefault(_direction(job, rank, row), _Sent())
             way.egress_bytes += row["bytes"]
@@ -77,6 +80,6 @@ def _row(job: TrainJob, direction: _Direction, sent: _Sent) -> dict[str, Any]:
         "bytes": sent.nbytes,
         "egress_bytes": sent.egress_bytes,
         "egress_cost": None if price is None else sent.egress_bytes / GB * price,
-        "gbps": sent.nbytes * 8 / sent.seconds / 1e9 if sent.seconds else None,
+        "gbps": sent.timed_bytes * 8 / sent.seconds / 1e9 if sent.seconds else None,
         "connections": sent.connections,
     }

@@ -11,6 +11,7 @@ where scores are capped. Dropout is off: a recomputed pass must repeat the first
 
 import copy
 import json
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +26,8 @@ from engine.nn.layers import Linear
 _PATHS = {"gpt2": ("h", "ln_f"), "opt": ("decoder.layers", "decoder.final_layer_norm")}
 # Names of parameters that are others in files (transformers.conversion_mapping).
 _IN_FILES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+# Fields of a config that say nothing of the model, or name code that is not transformers' own.
+_NOT_ASKED = ("model_type", "architectures", "auto_map", "_attn_implementation")
 _DROPOUTS = ("dropout", "pdrop", "layerdrop")  # how names of such fields end
 MOST_INPUTS = 8  # shapes and types of a batch that are known at once: training's, validation's
 
@@ -94,7 +97,8 @@ class Decoder:
         self.count = len(self.model.get_submodule(self._layers))
         # The module whose forward pass runs the layers: the base model, or its decoder.
         self._inner, _, self._layers_name = self._layers.rpartition(".")
-        self._inputs = LayerInputs(self.model, self._without_layers(), self.model.get_submodule(self._layers))
+        layers = self.model.get_submodule(self._layers).children()
+        self._inputs = LayerInputs(self.model, self._without_layers(), self._layers_name, layers)
         embedding, output = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         self._tied = [self._name_of(end) for end in (embedding, output) if embedding.weight is output.weight]
 
@@ -122,7 +126,7 @@ class Decoder:
         return layer
 
     @torch.no_grad()
-    def drawn(self, number: int, seed_of: Any) -> Slice:
+    def drawn(self, number: int, seed_of: Callable[[int], int]) -> Slice:
         """Layer `number` with weights by the model's own rule. `seed_of(number)` gives each layer's seed."""
         layer = self.on_meta(number).to_empty(device="cpu")
         with torch.random.fork_rng(devices=[]):
@@ -151,10 +155,8 @@ class Decoder:
         if config.model_type in _PATHS:
             layers, norm = _PATHS[config.model_type]
         elif plan:
-            names = list(plan)
-            lists = [
-                name for name in names if isinstance(getattr(self.model.base_model, name), nn.ModuleList)
-            ]
+            base_model, names = self.model.base_model, list(plan)
+            lists = [name for name in names if isinstance(getattr(base_model, name), nn.ModuleList)]
             after = names[names.index(lists[0]) + 1 :] if len(lists) == 1 else []
             if len(after) != 1:
                 raise _refused(config.model_type, "its plan for pipelines is not embedding, layers, norm")
@@ -180,17 +182,17 @@ class LayerInputs:
     """What the forward pass of a model gives each decoder layer beside the hidden states.
 
     Recorded once for each shape, type and device of them: tensors that no weight goes into.
+
+    inner : the module whose forward pass runs the layers, without them; `name` is where it has them.
     """
 
-    def __init__(self, model: Any, inner: Any, layers: nn.Module) -> None:
-        self._model, self._inner = model, inner
-        self._recorders = [_Recorder(layer) for layer in layers.children()]
-        for name, module in list(inner.named_modules()):
+    def __init__(self, model: Any, inner: Any, name: str, layers: Iterable[nn.Module]) -> None:
+        self._inner = inner
+        self._recorders = [_Recorder(layer) for layer in layers]
+        for path, module in list(inner.named_modules()):
             if isinstance(module, nn.Embedding):
-                inner.set_submodule(name, _Zeros(model.config.hidden_size))
-        for name, module in list(inner.named_children()):
-            if isinstance(module, nn.ModuleList):
-                setattr(inner, name, nn.ModuleList(self._recorders))
+                inner.set_submodule(path, _Zeros(model.config.hidden_size))
+        setattr(inner, name, nn.ModuleList(self._recorders))
         inner.to_empty(device="cpu").apply(model._init_weights)
         self.of_shape = lru_cache(maxsize=MOST_INPUTS)(self._recorded)
 
@@ -254,7 +256,7 @@ class _LastNorm(nn.Module):
         from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
 
         norm = getattr(self, self._name)  # None in an OPT that norms after its layers
-        return Output(last_hidden_state=norm(inputs_embeds) if norm else inputs_embeds)
+        return Output(last_hidden_state=inputs_embeds if norm is None else norm(inputs_embeds))
 
 
 def decoder_of(model: ConfigModel) -> Decoder:
@@ -271,10 +273,9 @@ def _on_meta(values: dict[str, Any]) -> Any:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM  # takes seconds: only where it is trained
     except ImportError:
-        raise _refused(
-            values["model_type"], "transformers is not installed here (meridian[decode])"
-        ) from None
-    without = {name: value for name, value in values.items() if name not in ("model_type", "architectures")}
+        why = "transformers is not installed here (pip install meridian[decode])"
+        raise _refused(values["model_type"], why) from None
+    without = {name: value for name, value in values.items() if name not in _NOT_ASKED}
     try:
         config = AutoConfig.for_model(values["model_type"], **without)
         for name, value in config.to_dict().items():

@@ -56,6 +56,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+# Other ways of the same families: one without a last norm, one whose config names code of others.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "opt": {"do_layer_norm_before": False},
+    "gpt_neox": {"tie_word_embeddings": True, "use_parallel_residual": False},
+    "llama": {"attention_bias": True, "auto_map": {"AutoModelForCausalLM": "theirs.Model"}},
+}
+
+
 def model_of(family: str, **changes: Any) -> dict[str, Any]:
     """`model` of a job that trains the tiny model of a family."""
     return {"config": {"model_type": family, **CONFIGS[family], **changes}, "seq": 16}

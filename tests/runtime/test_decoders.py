@@ -14,7 +14,7 @@ from engine.job.model_document import CUT_FAMILIES, ConfigModel
 from engine.nn.hugging_face import Slice, decoder_of
 from engine.nn.model import build_layer
 from tests.runtime.cells import Cell
-from tests.runtime.decoders import CONFIGS, model_of
+from tests.runtime.decoders import CONFIGS, VARIANTS, model_of
 from tests.runtime.jobs import Run, document
 from tests.runtime.machines import Machines
 
@@ -38,7 +38,8 @@ def unsplit(of: TrainJob, layers: dict[int, nn.Module]) -> Any:
     """transformers' own model with the weights of our layers, none of them missing or left over."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**of.model.config)  # type: ignore[union-attr]
+    assert isinstance(of.model, ConfigModel)
+    config = AutoConfig.for_model(**{n: value for n, value in of.model.config.items() if n != "auto_map"})
     capped = getattr(config, "attn_logit_softcapping", None)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager" if capped else "sdpa").eval()
     weights = {
@@ -91,6 +92,24 @@ def test_a_pipelined_step_is_that_of_the_whole_model(family: str, policy: dict[s
             assert far(layer, weights, model.get_output_embeddings().weight) <= off, number
         for optimizer in (whole, *split):
             optimizer.step()
+
+
+@pytest.mark.parametrize("family", VARIANTS)
+def test_variants_of_families_have_the_losses_and_gradients_of_the_whole_model(family: str) -> None:
+    of = parse(TrainJob, document(model=model_of(family, **VARIANTS[family]), pipelines=1, dtype="fp64"))
+    cell = Cell(of)
+    layers = {n: x for s in cell.stages.values() for n, x in zip(s.numbers, s.layers, strict=True)}
+    model = unsplit(of, layers)
+    loss = cell.run().loss
+    tokens, targets = cell.corpus.batch(0, of.cell.global_batch, np.arange(of.cell.global_batch))
+    logits = model(torch.from_numpy(tokens), use_cache=False).logits
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
+    expected.backward()
+    assert loss == pytest.approx(float(expected.detach()), rel=1e-9)
+    weights = dict(model.named_parameters())
+    for number, layer in layers.items():
+        if list(layer.parameters()):
+            assert far(layer, weights, model.get_output_embeddings().weight) <= 1e-9, number
 
 
 def test_families_of_these_cases_tie_their_ends_on_one_rank_and_on_two() -> None:
