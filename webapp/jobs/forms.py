@@ -260,6 +260,7 @@ class JobForm(Sectioned, forms.Form):
         "adapt": "adapt_percent",
         "prefill": "prefill_checkpoint",
         "files": "data",
+        "prepared": "data",
     }
     CHANGED: tuple[str, ...] = (
         "steps",
@@ -286,7 +287,9 @@ class JobForm(Sectioned, forms.Form):
     ) -> None:
         old = parse(TrainJob, document)
         saves, held_out, failures = old.persistence.checkpoint, old.data.validation, old.failures
-        values = {name: attrgetter(PATHS[name])(old) for name in self.CHANGED}
+        # The field `data` is a job's text or its prepared folder, of which it has one.
+        self._paths = {**PATHS, "data": old.data.path_field}
+        values = {name: attrgetter(self._paths[name])(old) for name in self.CHANGED}
         if saves:
             values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
         values["validation_every"] = held_out.every if held_out else None
@@ -300,7 +303,7 @@ class JobForm(Sectioned, forms.Form):
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
-        if isinstance(old.data.files, dict):  # one path for each data centre, which stay as they are
+        if isinstance(old.data.path, dict):  # one path for each data centre, which stay as they are
             del self.fields["data"]
         self.old, self._team, self._gpu_of_rank, self._planned = document, team, gpu_of_rank, planned
         self.dry = None if self.is_bound else self._dry(document)
@@ -352,7 +355,7 @@ class JobForm(Sectioned, forms.Form):
         if cleaned["policy"] != document["strategy"]["policy"]:
             document = changed(document, {PATHS[name]: None for name in POLICY_RULES})
         values = {
-            PATHS[name]: cleaned[name] if cleaned[name] != "" else None
+            self._paths[name]: cleaned[name] if cleaned[name] != "" else None
             for name in self.CHANGED
             if name in self.fields
         }
