@@ -34,7 +34,7 @@ class Shard(Document):
     xxh3_128 : of these files, one after another.
     """
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^\d{1,9}$")]  # a run opens files of that name: no path
     source: Index
     tokens: Index
     documents: Index
@@ -57,8 +57,8 @@ class PreparedIndex(Document):
     """What a prepared folder holds.
 
     version : of the format; a later one that this version does not read is refused.
-    document : as it was prepared, with absolute paths.  files : of all sources, with their size in bytes.
-    dtype : of tokens, little-endian.
+    document : as it was prepared, with absolute paths.  dtype : of tokens, little-endian.
+    files : of all sources.  inputs_sha256 : of document, tokenizer, and names, sizes and times of the files.
     """
 
     format: Literal["meridian-tokens"] = "meridian-tokens"
@@ -66,7 +66,8 @@ class PreparedIndex(Document):
     document: DatasetDocument
     tokenizer: PreparedTokenizer
     dtype: Literal["uint16", "uint32"]
-    files: list[tuple[str, Index]]
+    files: Index
+    inputs_sha256: str
     shards: list[Shard]
 
     @property

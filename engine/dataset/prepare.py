@@ -11,6 +11,8 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -63,7 +65,8 @@ def prepare(
     items = items_of(document.sources, files)
     begin(sum(item.size for item in items))
     try:
-        with _partial(out, _key(document, tokenizer, files)) as partial:
+        key = _key(document, tokenizer, files)
+        with _partial(out, key) as partial:
             shards = _shards(document, items, partial / SHARDS, processes, report)
             index = PreparedIndex(
                 document=document,
@@ -71,7 +74,8 @@ def prepare(
                     xxh3_128=tokenizer.digest, vocabulary=tokenizer.vocabulary, eos=tokenizer.eos
                 ),
                 dtype="uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
-                files=[(file.path, file.size) for listed in files for file in listed],
+                files=sum(map(len, files)),
+                inputs_sha256=key,
                 shards=shards,
             )
             if not any(shard.documents for shard in shards):
@@ -177,7 +181,17 @@ def _written(
 
 def _start(tokenizer: str) -> None:
     global _tokenizer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which waits for begun shards
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _tokenizer = TextTokenizer(tokenizer)
+
+
+def _end_with_parent() -> None:
+    """Leave with the command, however it ends: a pool's process would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(work: ShardWork) -> Shard:

@@ -112,6 +112,9 @@ def test_refused_folders(tmp_path: Path) -> None:
     index.write_text(text.replace('"version": 1', '"version": 2'))
     with pytest.raises(InputError, match="is not read by this version"):
         opened()
+    index.write_text(text.replace('"name": "00000"', '"name": "../00000"'))
+    with pytest.raises(InputError, match=r"shards\[0\].name"):
+        opened()
     index.write_text(text)
     shard = folder / "shards" / "00000.tokens"
     shard.write_bytes(shard.read_bytes()[:-2])
