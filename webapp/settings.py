@@ -260,6 +260,8 @@ SECURITY_CONTACT = env.contacts("MERIDIAN_SECURITY_CONTACT")
 
 # Who may say in X-Forwarded-For and X-Forwarded-Proto for whom they ask; uvicorn reads these headers.
 PROXIES = env.networks("MERIDIAN_PROXY_IPS")
+# Where KV caches may be sent, as requests name receivers (webapp/prefill/gateway/receivers.py).
+DECODE_NETWORKS = env.networks("MERIDIAN_DECODE_NETWORKS")
 
 # What the web process takes from whoever asks, before it knows who that is (webapp/edge).
 LARGEST_BODY_BYTES = int(env.number("MERIDIAN_BODY_KB", 256, least=16) * 1e3)

@@ -5,13 +5,22 @@ addresses. The decode worker fetches the cache from each stage, and the stage fr
 cache that is not fetched is freed when its lease ends.
 """
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index
+
+
+def _ip_address(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ValueError("must be an IP address, as names may change what they stand for") from None
+
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Port = Annotated[Count, Field(le=65_535)]
@@ -69,6 +78,29 @@ class KvTransferParams(Document):
     def layers(self) -> int:
         """Layers of the whole model."""
         return sum(stage.layers for stage in self.remote_stages)
+
+
+class DecodeReceiver(Document):
+    """Where the KV cache of one request is sent, as the inference controller names it.
+
+    host : an IP address.  request : the name under which the receiver waits for it.
+    key : 32 bytes as hex digits, made for this request alone: both sides of the transfer prove that they know
+        it (docs/dev/kv-handover.md).
+    """
+
+    host: Annotated[str, AfterValidator(_ip_address)]
+    port: Port
+    request: Annotated[str, Field(min_length=1, max_length=128)]
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
+
+
+class HandedOver(Document):
+    """A receiver has the cache of `tokens` tokens from all `stages`; it goes on from `next_token`."""
+
+    remote_request_id: Name
+    remote_tokens: Count
+    stages: Count
+    next_token: Index
 
 
 class HandOver(Protocol):

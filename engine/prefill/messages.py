@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Id, Index, NonNegative, Number, Positive, Whole
-from engine.prefill.handover import KvTransferParams
+from engine.prefill.handover import DecodeReceiver, HandedOver, KvTransferParams
 from engine.prefill.placement import Reason
 
 RequestId = Annotated[str, Field(min_length=1, max_length=128)]
@@ -53,7 +53,8 @@ class PrefillRequest(Verbatim):
     ttft_objective_ms : from the coordinator's receipt to the first token.  None: as soon as may be, for
         batches.
     longest_prompt : most tokens that its tenancy may send.  hand_over : the tenant decodes by itself: `Done`
-    says where the KV cache lies, and max_tokens must be 1.
+    says where the KV cache lies, and max_tokens must be 1.  decode : the cache is sent there before the
+    first token is answered.
     """
 
     kind: Literal["prefill_request"] = "prefill_request"
@@ -67,6 +68,7 @@ class PrefillRequest(Verbatim):
     longest_prompt: Count
     priority: int = 0
     hand_over: bool = False
+    decode: DecodeReceiver | None = None
 
     @model_validator(mode="after")
     def _one_prompt(self) -> "PrefillRequest":
@@ -74,6 +76,8 @@ class PrefillRequest(Verbatim):
             raise InputError("prompt", None, "give exactly one of prompt and turns")
         if self.hand_over and self.max_tokens != 1:
             raise InputError("max_tokens", self.max_tokens, "must be 1 where the cache is handed over")
+        if self.decode is not None and not self.hand_over:
+            raise InputError("hand_over", False, "must be true where decode names a receiver")
         return self
 
 
@@ -132,6 +136,7 @@ class Done(Document):
     completion_tokens: Index
     ttft_ms: NonNegative
     kv_transfer_params: KvTransferParams | None = None
+    handed_over: HandedOver | None = None
 
 
 class Failed(Document):

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.inputs import Document
-from engine.prefill.handover import transfer_params
+from engine.prefill.handover import DecodeReceiver, HandedOver, transfer_params
 from engine.prefill.kernels.place import BEGIN, END, TOKENS
 from engine.prefill.messages import (
     Accepted,
@@ -31,6 +31,7 @@ from engine.serve.decoding import MISSING
 from engine.serve.delivered import DeliveryRecord
 from engine.serve.prefill_progress import Decoder, Gateway, Model, Peer, PrefillProgress, encoded, gpus_of
 from engine.serve.prefill_wire import (
+    CachePushed,
     Cancel,
     ChunkLate,
     ChunkRan,
@@ -39,6 +40,7 @@ from engine.serve.prefill_wire import (
     IterationBegun,
     IterationRan,
     OpsChanged,
+    PushCache,
     RunChunk,
 )
 
@@ -53,6 +55,7 @@ OVERDUE_MS = 1_000.0
 # So long nothing runs of a request that training was late for, before it is lost; the longer of both.
 PATIENCE_MS = 10_000.0
 PATIENCE_ITERATIONS = 8
+NOT_TAKEN = "the receiver did not take the KV cache"
 
 
 class PrefillCoordinator:
@@ -189,7 +192,7 @@ class PrefillCoordinator:
         now_ms, to_ms = self._now_ms(), self._to_ms
         if isinstance(message, OpsChanged):
             if self.plan.reordered(gpu, message.since, message.ops):
-                for unfinished in [one for one in self._requests.values() if one.made == 0]:
+                for unfinished in [one for one in self._requests.values() if one.computes]:
                     self._again(unfinished, now_ms)
         elif isinstance(message, IterationBegun):
             moved = self.plan.begun(message.iteration, to_ms(message.start_s), now_ms)
@@ -204,7 +207,11 @@ class PrefillCoordinator:
             self._ran(gpu, message, now_ms)
         else:
             progress = self._requests.get(message.request)
-            if progress is not None and progress.made == 0 and gpu in progress.gpus:
+            if progress is None or gpu not in progress.gpus:
+                return
+            if isinstance(message, CachePushed):
+                self._pushed(progress, progress.gpus.index(gpu), message.error, now_ms)
+            elif progress.computes:
                 self._given_back(progress, message, now_ms)
 
     def turn(self) -> float | None:
@@ -217,7 +224,10 @@ class PrefillCoordinator:
         ]:
             self._again(progress, now_ms)
         for progress in [one for one in self._requests.values() if self._overdue_ms(one) < now_ms]:
-            self._again(progress, now_ms)
+            if progress.pushing:
+                self._fail(progress, "decode", f"{NOT_TAKEN}: it took too long")
+            else:
+                self._again(progress, now_ms)
         next_ms = np.inf
         for progress in self._requests.values():
             if progress.try_ms is not None:
@@ -298,7 +308,7 @@ class PrefillCoordinator:
                 self._replan(progress, placement)
         for placement in moved.lost:
             progress = self._requests.get(str(placement.request.id))
-            if progress is not None and progress.made == 0:
+            if progress is not None and progress.computes:
                 self._again(progress, now_ms)
 
     def _replan(self, progress: PrefillProgress, placement: Placement) -> None:
@@ -360,6 +370,8 @@ class PrefillCoordinator:
     def _overdue_ms(self, progress: PrefillProgress) -> float:
         """When its ranks, which have all that is left of it, should have told of it for an iteration: nothing
         that was accepted may wait for ever for one that hangs. Infinite where something else comes first."""
+        if progress.pushing:
+            return progress.push_ms
         chunks = progress.chunks
         if progress.made or progress.try_ms is not None or min(progress.sent) < len(chunks):
             return np.inf
@@ -389,7 +401,7 @@ class PrefillCoordinator:
 
     def _ran(self, gpu: int, ran: ChunkRan, now_ms: float) -> None:
         progress = self._requests.get(ran.request)
-        if progress is None or progress.made or gpu not in progress.gpus:
+        if progress is None or not progress.computes or gpu not in progress.gpus:
             if progress is None:
                 self._send_to(gpu, Drop(request=ran.request))
             return
@@ -423,7 +435,9 @@ class PrefillCoordinator:
         for gpu in progress.gpus[:-1]:  # the last one knows
             end = Cancel(request=progress.key, done=0) if progress.keeps else Drop(request=progress.key)
             self._send_to(gpu, end)
-        if request.hand_over:
+        if request.decode is not None:
+            self._push(progress, request.decode, token, now_ms)
+        elif request.hand_over:
             self._token(progress, token, first=True)
             self._finish(progress, "length", params)
         elif token in self.model.ends and not request.sampling.ignore_eos:
@@ -439,6 +453,40 @@ class PrefillCoordinator:
             self._decoder.start(
                 progress.key, params, token, most=request.max_tokens - 1, sampling=request.sampling
             )
+
+    def _push(self, progress: PrefillProgress, to: DecodeReceiver, token: int, now_ms: float) -> None:
+        """Have all stages send their part of the cache to the receiver; the answer waits for them."""
+        progress.pushing, progress.push_ms = set(range(progress.degree)), now_ms + HAND_OVER_LEASE_S * 1e3
+        for stage, gpu in enumerate(progress.gpus):
+            order = PushCache(
+                request=progress.key,
+                stage=stage,
+                stages=progress.degree,
+                blocks=progress.caches[stage].block_ids,
+                token=token,
+                to=to,
+            )
+            self._send_to(gpu, order)
+
+    def _pushed(self, progress: PrefillProgress, stage: int, error: str, now_ms: float) -> None:
+        """A stage's part is there, or will not come."""
+        if stage not in progress.pushing or progress.token is None or progress.request.decode is None:
+            return
+        if error:
+            self._fail(progress, "decode", f"{NOT_TAKEN}: {error}")
+            return
+        progress.pushing.discard(stage)
+        if progress.pushing:
+            return
+        progress.ttft_ms = now_ms - progress.received_ms
+        self._token(progress, progress.token, first=True)
+        handed_over = HandedOver(
+            remote_request_id=progress.request.decode.request,
+            remote_tokens=len(progress.ids),
+            stages=progress.degree,
+            next_token=progress.token,
+        )
+        self._finish(progress, "length", handed_over=handed_over)
 
     def _token(self, progress: PrefillProgress, token: int, *, first: bool = False) -> bool:
         """Send a token; False where the answer ended with it."""
@@ -462,7 +510,13 @@ class PrefillCoordinator:
             return False
         return True
 
-    def _finish(self, progress: PrefillProgress, finish: Finish, params: Any = None) -> None:
+    def _finish(
+        self,
+        progress: PrefillProgress,
+        finish: Finish,
+        params: Any = None,
+        handed_over: HandedOver | None = None,
+    ) -> None:
         self._forget(progress)
         self._delivered.ended(progress.request.request, "done", progress.ttft_ms)
         self.counts.delivered += 1
@@ -476,6 +530,7 @@ class PrefillCoordinator:
                 completion_tokens=progress.made,
                 ttft_ms=progress.ttft_ms,
                 kv_transfer_params=params,
+                handed_over=handed_over,
             )
         )
 

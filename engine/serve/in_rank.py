@@ -12,9 +12,11 @@ from engine.job.prefill.adjacent_stages import AdjacentStages, adjacent_stages, 
 from engine.job.prefill.settings import PrefillSettings
 from engine.serve.coordinator_connection import CoordinatorConnection
 from engine.serve.hidden_states import HiddenReceiver, HiddenSender, HiddenShape, address_key
+from engine.serve.kv_push import KvPusher
 from engine.serve.kv_server import KvServer
 from engine.serve.prefill_worker import PrefillWorker, SpanTo
 from engine.serve.stage import PrefillStage, StageSettings
+from engine.transport.tls import TlsFiles
 
 BLOCK_TOKENS = 32  # of a cache: prompts of demos are short
 
@@ -26,6 +28,7 @@ class RankPrefill:
     prefill_worker: PrefillWorker
     server: KvServer
     line: CoordinatorConnection
+    pusher: KvPusher
     before: HiddenReceiver | None = None
     behind: HiddenSender | None = None
 
@@ -36,6 +39,7 @@ class RankPrefill:
             if connection is not None:
                 connection.close()
         self.prefill_worker.close()
+        self.pusher.close()
         self.server.close()
 
 
@@ -60,7 +64,10 @@ def prefill_of(
     if adjacent.behind is not None:
         behind = HiddenSender(identity, store, behind=adjacent.behind, most_bytes=stage.most_hidden_bytes)
     leads = me == gpus_of(spec, me.dc)[0]
-    prefill_worker = PrefillWorker(stage, server, ops=ops, leads=leads, span=span, next_stage=behind)
+    pusher = KvPusher(stage.pool, tls=TlsFiles.of(spec.job))
+    prefill_worker = PrefillWorker(
+        stage, server, ops=ops, leads=leads, span=span, next_stage=behind, pusher=pusher
+    )
     before = None
     if adjacent.before is not None:
         before = _receiver(stage, identity, prefill_worker, me, spec.ports, before=adjacent.before)
@@ -68,7 +75,9 @@ def prefill_of(
     line = CoordinatorConnection(
         prefill_worker, identity, store, dc=me.dc, coordinator=COORDINATOR_RANK + me.dc
     )
-    return RankPrefill(prefill_worker=prefill_worker, server=server, line=line, before=before, behind=behind)
+    return RankPrefill(
+        prefill_worker=prefill_worker, server=server, line=line, pusher=pusher, before=before, behind=behind
+    )
 
 
 def stage_settings(

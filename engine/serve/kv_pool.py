@@ -310,6 +310,20 @@ class KvPool:
         lease.cache.states = torch.empty(0)
 
 
+def blocks_of(pool: KvPool, cache: KvCache) -> Iterator[tuple[int, memoryview]]:
+    """(place, bytes in the order of `KvShape.piece`) of each block, which stay until the next is asked for.
+
+    Copies: however slow a decoder is, the lease ends when it ends. Raises LeaseEnded.
+    """
+    staging = torch.empty(cache.shape.block_bytes, dtype=torch.uint8)
+    for index in range(len(cache.blocks)):
+        with pool.pinned(cache.request, same=cache) as held:
+            piece = held.block(index)
+            front = staging[: piece.numel() * piece.itemsize]
+            front.view(piece.dtype).view(piece.shape).copy_(piece)
+        yield index, front.numpy().data
+
+
 def _above_zero(name: str, value: float) -> None:
     if not value > 0:
         raise InputError(name, value, "must be greater than 0")

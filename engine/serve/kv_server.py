@@ -8,14 +8,11 @@ cache is freed, too.
 import socket
 import time
 
-import torch
-from torch import Tensor
-
 from engine.control.handshake import Handshake, Identity
 from engine.control.listening import listen
 from engine.control.thread_server import ThreadServer
 from engine.prefill.handover import HandOver, StageCache
-from engine.serve.kv_pool import Freed, KvCache, KvPool, LeaseEnded
+from engine.serve.kv_pool import Freed, KvCache, KvPool, LeaseEnded, blocks_of
 from engine.serve.kv_wire import REFUSED, Frame, KvTransferError, receive_frame, secured, send_frame
 from engine.transport.tls import TlsContexts, TlsFiles
 
@@ -125,12 +122,8 @@ class KvServer(HandOver):
             "block_tokens": shape.block_tokens,
         }
         send_frame(connected, header)
-        staging = torch.empty(shape.block_bytes, dtype=torch.uint8)
-        for index, block in enumerate(cache.blocks):
-            # A copy: however slow the decoder is, the lease ends when it ends.
-            with self.pool.pinned(cache.request, same=cache) as held:
-                piece = _copied(held.block(index), staging)
-            send_frame(connected, {"block": block}, piece)
+        for index, piece in blocks_of(self.pool, cache):
+            send_frame(connected, {"block": cache.blocks[index]}, piece)
 
     def _let_go(self, connected: socket.socket, cache: KvCache) -> None:
         request = cache.request
@@ -140,10 +133,3 @@ class KvServer(HandOver):
         if not self.pool.free(request, Freed.HANDED_OVER, same=cache):
             raise LeaseEnded(request)
         send_frame(connected, {"freed": request})
-
-
-def _copied(piece: Tensor, staging: Tensor) -> memoryview:
-    """The bytes of a block in the order of its shape, in the front of `staging`, which is in main memory."""
-    front = staging[: piece.numel() * piece.itemsize]
-    front.view(piece.dtype).view(piece.shape).copy_(piece)
-    return front.numpy().data

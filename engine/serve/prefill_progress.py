@@ -53,6 +53,7 @@ class PrefillProgress:
     tries : to place the rest again, and late_ms : when the first was, since a chunk last ran.  try_ms : when
     a place is looked for again; None while it has one.  caches : by stage, where they lie,
     where known.  token : the first, which may be known before the caches are.
+    pushing : stages whose part of the cache is on its way to a receiver, until push_ms.
     """
 
     key: str
@@ -74,6 +75,8 @@ class PrefillProgress:
     ttft_ms: float = 0.0
     caches: dict[int, StageCache] = field(default_factory=dict)
     token: int | None = None
+    pushing: set[int] = field(default_factory=set)
+    push_ms: float = 0.0
 
     def __post_init__(self) -> None:
         self.sent = self.sent or [0] * self.degree
@@ -92,6 +95,11 @@ class PrefillProgress:
     def keeps(self) -> bool:
         """Whether its cache is wanted when the first token is there."""
         return self.request.hand_over or self.request.max_tokens > 1
+
+    @property
+    def computes(self) -> bool:
+        """Whether prefill is not done with it: chunks may be placed again."""
+        return self.made == 0 and not self.pushing
 
     def kept(self, placement: Placement) -> list[int]:
         """By stage: chunks that its rank has and that run in `placement` as they would have."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from engine.control.messages import Messages
 from engine.inputs import Count, Document, Id, Index, NonNegative, Number
-from engine.prefill.handover import StageCache
+from engine.prefill.handover import DecodeReceiver, StageCache
 from engine.prefill.messages import Sampling
 from engine.serve.chunks import PrefillChunk
 
@@ -48,6 +48,21 @@ class Drop(Document):
 
     kind: Literal["drop"] = "drop"
     request: str
+
+
+class PushCache(Document):
+    """Send a stage's part of a complete cache to a receiver; `CachePushed` answers.
+
+    stage, stages : which part it is.  blocks : of the cache.  token : the first, which prefill made.
+    """
+
+    kind: Literal["push"] = "push"
+    request: str
+    stage: Index
+    stages: Count
+    blocks: tuple[Index, ...]
+    token: Index
+    to: DecodeReceiver
 
 
 class OpsChanged(Document):
@@ -103,9 +118,17 @@ class ChunkLate(Document):
     why: Literal["late", "kv_space", "gone"]
 
 
-FromPrefillWorker = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate
-ToPrefillWorker = RunChunk | Cancel | Drop
+class CachePushed(Document):
+    """A receiver has a stage's part of a cache, or `error` says why it has not. The stage has freed it."""
+
+    kind: Literal["pushed"] = "pushed"
+    request: str
+    error: str = ""
+
+
+FromPrefillWorker = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate | CachePushed
+ToPrefillWorker = RunChunk | Cancel | Drop | PushCache
 FROM_PREFILL_WORKER: Messages[FromPrefillWorker] = Messages(
-    OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate
+    OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate, CachePushed
 )
-TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(RunChunk, Cancel, Drop)
+TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(RunChunk, Cancel, Drop, PushCache)

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from engine.serve.chunk_inputs import ChunkInputs
 from engine.serve.hidden_states import HiddenHeader
 from engine.serve.kv_pool import Freed, LeaseEnded
 from engine.serve.prefill_wire import (
+    CachePushed,
     Cancel,
     ChunkLate,
     ChunkRan,
@@ -36,6 +38,7 @@ from engine.serve.prefill_wire import (
     IterationBegun,
     IterationRan,
     OpsChanged,
+    PushCache,
     RunChunk,
 )
 from engine.serve.sampling import draw
@@ -57,6 +60,12 @@ class NextStage(Protocol):
 
     def send(self, what: HiddenHeader, hidden: Tensor) -> None: ...
     def clear(self) -> None: ...
+
+
+class Pusher(Protocol):
+    """Sends caches to receivers."""
+
+    def push(self, order: PushCache, report: Callable[[str], None]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -95,6 +104,7 @@ class PrefillWorker:
     server : offers its caches.
     ops : number of training ops of this GPU in an iteration.
     leads : it is the coordinator's first GPU, by whose first op the coordinator tells the time.
+    pusher : sends caches to receivers that requests name; None: none are sent.
     span : is told of every chunk that ran, with monotonic begin and end, on the executor's thread.
     """
 
@@ -107,8 +117,10 @@ class PrefillWorker:
         leads: bool,
         span: "SpanTo",
         next_stage: NextStage | None = None,
+        pusher: Pusher | None = None,
     ) -> None:
         self._stage, self._server, self._span, self._next_stage = stage, server, span, next_stage
+        self._pusher = pusher
         self._leads, self._order = leads, OpsChanged(since=0, ops=ops)
         self._changed = threading.Condition()
         self._training = _Training()
@@ -225,8 +237,11 @@ class PrefillWorker:
         for request in self._stage.pool.requests:
             self._stage.pool.free(request, Freed.ABORTED)
 
-    def handle(self, message: RunChunk | Cancel | Drop) -> None:
+    def handle(self, message: RunChunk | Cancel | Drop | PushCache) -> None:
         """Do what the coordinator says."""
+        if isinstance(message, PushCache):
+            self._push(message)
+            return
         with self._changed:
             if isinstance(message, RunChunk):
                 self._chunks.append(message)
@@ -239,6 +254,15 @@ class PrefillWorker:
                 self._inputs.drop(message.request)
         if isinstance(message, Drop):
             self._stage.pool.free(message.request, Freed.ABORTED)
+
+    def _push(self, order: PushCache) -> None:
+        def report(error: str) -> None:
+            self._send(CachePushed(request=order.request, error=error))
+
+        if self._pusher is None:
+            report("this rank sends no caches")
+        else:
+            self._pusher.push(order, report)
 
     def close(self) -> None:
         """End the thread; a chunk that runs is waited for."""

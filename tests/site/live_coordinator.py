@@ -20,7 +20,7 @@ from engine.control.errors import ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
-from engine.prefill.handover import StageCache, transfer_params
+from engine.prefill.handover import HandedOver, StageCache, transfer_params
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.messages import (
@@ -90,7 +90,7 @@ class LiveCoordinator:
         self.lines = 0
         self.broken: int | None = None
         self.endless = False
-        self.fails = ""
+        self.fails = self.says = ""
         self._began = monotonic()
         self._work: dict[str, asyncio.Task[None]] = {}
         self._open: set[Gateway] = set()
@@ -198,7 +198,8 @@ class LiveCoordinator:
         await asyncio.sleep((place.kv_done_ms - now_ms) / 1e3)
         if self.fails:
             self.delivered.ended(ask.request, self.fails)  # type: ignore[arg-type]
-            await line.send(Failed(request=ask.request, reason=self.fails))  # type: ignore[arg-type]
+            failed = Failed(request=ask.request, reason=self.fails, message=self.says)  # type: ignore[arg-type]
+            await line.send(failed)
             return
         done = self._model.prefill(ask.request, ids, lease_s=60)
         assert isinstance(done, PrefillResult)
@@ -229,7 +230,12 @@ class LiveCoordinator:
             if number + 1 < ask.max_tokens and not self.endless:
                 token = int(theirs(ids).argmax())
         params = None
-        if ask.hand_over:
+        handed_over = None
+        if ask.decode is not None:
+            handed_over = HandedOver(
+                remote_request_id=ask.decode.request, remote_tokens=prompt, stages=1, next_token=first
+            )
+        elif ask.hand_over:
             stage = StageCache(rank=0, host="10.0.0.1", port=5_000, block_ids=(1, 2), first_layer=0, layers=4)
             params = transfer_params(engine_id="e", request=ask.request, tokens=prompt, stages=[stage])
         self.delivered.ended(ask.request, "done", ttft_ms)
@@ -241,6 +247,7 @@ class LiveCoordinator:
                 completion_tokens=ask.max_tokens,
                 ttft_ms=ttft_ms,
                 kv_transfer_params=params,
+                handed_over=handed_over,
             )
         )
 

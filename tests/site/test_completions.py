@@ -1,6 +1,7 @@
 """Completions end to end: the official client, the site behind uvicorn, a coordinator that computes."""
 
 import asyncio
+import ipaddress
 import json
 import logging
 import threading
@@ -19,7 +20,7 @@ from engine.control.coordinator_wire import COORDINATOR_RANK
 from engine.serve.pipeline import PrefillPipeline
 from tests.runtime.prefill.checkpoints import pipeline, save
 from tests.site.coordinators import coordinator_event, say
-from tests.site.live_coordinator import CONTEXT, LiveCoordinator, expected, live_coordinator
+from tests.site.live_coordinator import CONTEXT, LiveCoordinator, expected, live_coordinator, text_of
 from tests.site.live_site import live_site
 from tests.site.tenancies import give_key, grant
 from tests.site.test_tenancy_pages import train
@@ -461,6 +462,33 @@ def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -
             max_tokens=2,
             extra_body={"kv_transfer_params": {"do_remote_decode": True}},
         )
+
+
+def test_a_receiver_is_named_where_the_site_allows_it_and_pays_for_what_it_has(
+    shop: Shop, settings: Any
+) -> None:
+    to = {"host": "10.0.0.7", "port": 7100, "request": "theirs", "key": "5a" * 32}
+    params = {"do_remote_decode": True, "decode": to}
+    ask = {"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 1, "kv_transfer_params": params}
+    refused = shop.post("/v1/completions", ask)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "kv_transfer_params.decode.host"
+    assert "10.0.0.7" not in refused.text
+    settings.DECODE_NETWORKS = [ipaddress.ip_network("10.0.0.0/24")]
+    answer = shop.post("/v1/completions", ask).json()
+    handed_over = answer["kv_transfer_params"]
+    assert (handed_over["remote_request_id"], handed_over["remote_tokens"]) == ("theirs", 3)
+    assert text_of(handed_over["next_token"]) == answer["choices"][0]["text"]
+    assert shop.coordinator.asked[0].decode.model_dump() == to  # type: ignore[union-attr]
+    shop.coordinator.fails, shop.coordinator.says = (
+        "decode",
+        "the receiver did not take the KV cache: no room",
+    )
+    lost = shop.post("/v1/completions", ask)
+    assert (lost.status_code, lost.json()["error"]["code"]) == (502, "decode")
+    assert "did not take the KV cache: no room" in lost.json()["error"]["message"]
+    assert [event.charge for event in shop.usage(2)][1] == 0
+    assert [event.outcome for event in shop.usage(2)] == [Outcome.DELIVERED, Outcome.ABORTED]
 
 
 def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop) -> None:

@@ -18,10 +18,12 @@ from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job
 from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill
+from tests.runtime.prefill.receiver import Receiver
 from tests.waiting import LIMIT_S
 
 PROMPTS = {"short": "def f", "long": "import os\n" * 12, "other": "class A:\n    pass\n"}
 MADE = 6
+KEY = "5a" * 32
 CELLS = 2  # each of one pipeline
 
 
@@ -33,6 +35,7 @@ class Story:
     tokens: dict[str, list[int]] = field(default_factory=dict)
     answers: dict[str, list[Any]] = field(default_factory=dict)
     lost: bool = False
+    receiver: Receiver = field(default_factory=lambda: Receiver({"theirs": KEY}))
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +80,9 @@ async def _odd(run: LiveRun, north: Gateway, told: Story) -> None:
     await north.ask("drawn", prompt="x = ", max_tokens=4, sampling={"temperature": 1.0, "seed": 3})
     await north.ask("drawn-again", prompt="x = ", max_tokens=4, sampling={"temperature": 1.0, "seed": 3})
     await north.ask("handed-over", prompt="abc", max_tokens=1, hand_over=True)
+    for name, port in (("sent", told.receiver.port), ("sent-to-nobody", free_port())):
+        to = {"host": "127.0.0.1", "port": port, "request": "theirs", "key": KEY}
+        await north.ask(name, prompt=PROMPTS["long"], max_tokens=1, hand_over=True, decode=to)
     await north.ask("beyond-the-tenancy", prompt="x" * 20, longest_prompt=19)
     await north.ask("beyond-the-context", prompt="x" * (CONTEXT - 8), max_tokens=9, longest_prompt=10_000)
     await north.ask("beyond-the-vocabulary", prompt=(1, 256))
@@ -86,7 +92,14 @@ async def _odd(run: LiveRun, north: Gateway, told: Story) -> None:
     await north.withdraw("withdrawn")
     for name in ("chat", "said-as-ids", "drawn", "drawn-again"):
         told.tokens[name] = await north.tokens(name)
-    for name in ("handed-over", "beyond-the-tenancy", "beyond-the-context", "beyond-the-vocabulary"):
+    for name in (
+        "handed-over",
+        "sent",
+        "sent-to-nobody",
+        "beyond-the-tenancy",
+        "beyond-the-context",
+        "beyond-the-vocabulary",
+    ):
         told.answers[name] = await north.ended(name)
     for name in ("at-once", "withdrawn"):
         told.answers[name] = await north.ended(name)
@@ -183,6 +196,32 @@ def test_a_cache_that_is_handed_over_says_where_it_lies(story: Story) -> None:
     assert isinstance(done, Done)
     assert done.kv_transfer_params is not None
     assert (done.kv_transfer_params.remote_tokens, done.kv_transfer_params.layers) == (3, 2)
+
+
+def test_a_cache_that_is_sent_is_transformers_own_where_it_was_to_go(folder: Path, story: Story) -> None:
+    from transformers import LlamaForCausalLM
+
+    accepted, token, done = story.answers["sent"]
+    assert isinstance(accepted, Accepted)
+    assert isinstance(token, Token)
+    assert isinstance(done, Done)
+    assert done.handed_over is not None
+    assert (done.handed_over.next_token, done.handed_over.stages) == (token.token, 1)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        whole = model(torch.tensor([list(PROMPTS["long"].encode())]), use_cache=True)
+    layers = story.receiver.layers("theirs")
+    for (keys, values), layer in zip(layers, whole.past_key_values.layers, strict=True):
+        torch.testing.assert_close(keys, layer.keys[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(values, layer.values[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_receiver_that_is_away_fails_its_request_alone(story: Story) -> None:
+    failed = story.answers["sent-to-nobody"][-1]
+    assert isinstance(failed, Failed)
+    assert failed.reason == "decode"
+    assert "Connection refused" in failed.message
+    assert not any(isinstance(said, Token) for said in story.answers["sent-to-nobody"])
 
 
 def test_a_killed_coordinator_is_back_and_the_run_goes_on(story: Story) -> None:

@@ -69,7 +69,7 @@ class AnswerStream:
                 yield said
             elif isinstance(said, Failed):
                 self._failure = said.reason
-                raise _failed(self.admission, said.reason)
+                raise _failed(self.admission, said.reason, said.message)
             said = await self._next()
         self.done = said
 
@@ -224,7 +224,7 @@ async def _first_reply(
         raise _failed(admission, "coordinator_lost") from None
     if isinstance(first, Failed):
         replies.close()
-        raise _failed(admission, first.reason)
+        raise _failed(admission, first.reason, first.message)
     if not isinstance(first, Token | Done):
         raise _failed(admission, "coordinator_lost")
     return FirstReply(
@@ -252,11 +252,14 @@ def _refused(admission: Admission, said: Refused) -> ApiError:
     )
 
 
-def _failed(admission: Admission, reason: str) -> ApiError:
+def _failed(admission: Admission, reason: str, message: str = "") -> ApiError:
     """An accepted request was not answered, or a prefill coordinator was not reached.
 
-    Another attempt may succeed.
+    Another attempt may succeed. `message` is for who named a receiver: why it has no KV cache.
     """
+    if reason == "decode" and admission.call.fields.get("decode") is not None and message:
+        text = f"{message[0].upper()}{message[1:]}."
+        return admission.refusal(502, reason, text, retry_after_s=1.0, param="kv_transfer_params.decode")
     status = 502 if reason in ("coordinator_lost", "decode") else 503
     return admission.refusal(status, reason, FAILED[reason], retry_after_s=1.0)
 

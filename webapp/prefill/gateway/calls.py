@@ -13,8 +13,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Number, Whole, parse
+from engine.prefill.handover import DecodeReceiver
 from engine.prefill.messages import Sampling, Turn, Verbatim
 from webapp.prefill.answers import ApiError, unknown_field
+from webapp.prefill.gateway.receivers import require_allowed
 
 Kind = Literal["completion", "chat"]
 MOST_COMPLETION = 4_096
@@ -89,7 +91,7 @@ class StreamOptions(Document):
 
 
 class RemoteDecode(Document):
-    """The client decodes by itself: it wants to know where the KV cache lies."""
+    """The client decodes by itself: it wants to know where the KV cache lies, or have it sent (`decode`)."""
 
     do_remote_decode: Annotated[Literal[True], BeforeValidator(_switch)]
     do_remote_prefill: Annotated[Literal[False], BeforeValidator(_switch)] = False
@@ -97,6 +99,7 @@ class RemoteDecode(Document):
     remote_block_ids: None = None
     remote_host: None = None
     remote_port: None = None
+    decode: DecodeReceiver | None = None
 
 
 class _Body(Verbatim):
@@ -299,6 +302,9 @@ def _limits(body: Any) -> dict[str, Any]:
     default = CHAT_TOKENS if isinstance(body, ChatBody) else 16
     if hand_over and (most not in (None, 1) or body.stream):
         raise InputError("max_tokens", most, "must be 1, without stream, if kv_transfer_params is given")
+    decode = body.kv_transfer_params.decode if hand_over else None
+    if decode is not None:
+        require_allowed(decode.host)
     stop = body.stop
     return {
         "max_tokens": 1 if hand_over else most or default,
@@ -310,6 +316,7 @@ def _limits(body: Any) -> dict[str, Any]:
             ignore_eos=bool(body.ignore_eos),
         ),
         "hand_over": hand_over,
+        "decode": decode,
     }
 
 

@@ -32,6 +32,8 @@ class Shape:
         made["usage"] = usage(done.prompt_tokens, done.completion_tokens)
         if done.kv_transfer_params is not None:
             made["kv_transfer_params"] = done.kv_transfer_params.model_dump(mode="json")
+        if done.handed_over is not None:
+            made["kv_transfer_params"] = done.handed_over.model_dump(mode="json")
         return made
 
     def piece(self, token: Token, *, first: bool) -> dict[str, Any]:

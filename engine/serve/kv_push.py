@@ -1,0 +1,126 @@
+"""A stage's side of a hand-over to a receiver that the request names: it connects, proves itself, and sends.
+
+docs/dev/kv-handover.md says what goes over the connection. Both sides prove that they know the key of this
+one request, which its client made; nothing of the run's secret is used. Training is not disturbed: the
+threads give way to everybody, blocks are copied one at a time, and the cache's lease ends when it ends.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from engine.control.errors import AuthenticationError, TransportError
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.thread_driver import greet
+from engine.serve.kv_pool import Freed, KvCache, KvPool, LeaseEnded, blocks_of
+from engine.serve.kv_wire import KvTransferError, receive_frame, secured, send_frame
+from engine.serve.prefill_wire import PushCache
+from engine.serve.yielding import give_way
+from engine.transport.tls import TlsContexts, TlsFiles
+
+log = logging.getLogger(__name__)
+VERSION = 1  # of the conversation behind the handshake, which carries it as the generation
+RUN, RECEIVER = "kv", 0  # what the handshake says in place of a run and of the rank that listens
+CONNECT_S = 5.0
+PATIENCE_S = 10.0  # for a receiver that says, and takes, nothing
+MOST_AT_ONCE = 4  # of one rank
+MOST_REASON = 200  # characters that a receiver may say
+
+
+class KvPusher:
+    """Sends caches of one stage's pool to the receivers that requests name, some at the same time.
+
+    tls : certificates, where the run's transfers are encrypted: the receiver shows one of the same authority.
+    """
+
+    def __init__(self, pool: KvPool, *, tls: TlsFiles | None = None, patience_s: float = PATIENCE_S) -> None:
+        self._pool, self._tls, self._patience_s = pool, TlsContexts.of(tls), patience_s
+        self._open: set[socket.socket] = set()
+        self._threads = ThreadPoolExecutor(
+            MOST_AT_ONCE,
+            thread_name_prefix="kv-push",
+            initializer=lambda: give_way(threading.get_native_id()) and None,
+        )
+
+    def push(self, order: PushCache, report: Callable[[str], None]) -> None:
+        """Send the cache, without waiting; `report` gets why it failed, or an empty string.
+
+        The cache is freed in any case.
+        """
+        self._threads.submit(self._push, order, report)
+
+    def close(self) -> None:
+        """End what is under way, and its threads."""
+        for connected in list(self._open):
+            connected.close()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _push(self, order: PushCache, report: Callable[[str], None]) -> None:
+        try:
+            cache = self._pool.claim(order.request, order.blocks)
+        except LeaseEnded:
+            report("its lease ended")
+            return
+        try:
+            self._send(order, cache)
+        except LeaseEnded:
+            report("its lease ended during the transfer")
+        except TransportError as error:
+            report(_printable(str(error)))
+        except OSError as error:
+            report(f"no connection: {error.strerror or type(error).__name__}")
+        except Exception as error:  # what it says could quote the request
+            log.warning("A KV cache was not sent: %s.", type(error).__name__)
+            report("the prefill worker failed")
+        else:
+            report("")
+        finally:
+            self._pool.free(order.request, Freed.DECODER_LOST, same=cache)
+
+    def _send(self, order: PushCache, cache: KvCache) -> None:
+        to = order.to
+        with socket.create_connection((to.host, to.port), timeout=CONNECT_S) as connected:
+            connected.settimeout(self._patience_s)
+            self._open.add(connected)
+            try:
+                with secured(connected, self._tls, listens=False) as talking:
+                    self._converse(talking, order, cache)
+            finally:
+                self._open.discard(connected)
+
+    def _converse(self, connected: socket.socket, order: PushCache, cache: KvCache) -> None:
+        to, shape, key = order.to, cache.shape, bytes.fromhex(order.to.key)
+        me = Identity(rank=order.stage, run=f"{RUN}/{to.request}", generation=VERSION, secret=key)
+        handshake = Handshake(dial(me, peer=RECEIVER, index=order.stage, count=order.stages))
+        try:
+            greet(connected, handshake, self._patience_s)
+        except AuthenticationError:
+            raise KvTransferError("it does not prove that it knows the key of the request") from None
+        header = {
+            "request": to.request,
+            "stage": order.stage,
+            "stages": order.stages,
+            "tokens": cache.tokens,
+            "next_token": order.token,
+            "first_layer": shape.first_layer,
+            "layers": shape.layers,
+            "kv_heads": shape.kv_heads,
+            "head_size": shape.head_size,
+            "dtype": shape.dtype,
+            "block_tokens": shape.block_tokens,
+        }
+        send_frame(connected, header)
+        for index, piece in blocks_of(self._pool, cache):
+            send_frame(connected, {"block": index}, piece)
+        answer, _ = receive_frame(connected)
+        if answer.get("taken") != to.request:
+            raise KvTransferError("it did not confirm the cache")
+        if not self._pool.free(order.request, Freed.HANDED_OVER, same=cache):
+            raise LeaseEnded(order.request)
+
+
+def _printable(reason: str) -> str:
+    """What a receiver said, fit for logs and pages."""
+    return "".join(one if one.isprintable() else " " for one in reason[:MOST_REASON])
