@@ -17,6 +17,7 @@ from engine.documents import load_document
 from engine.inputs import parse
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, PlanResult
+from engine.schedule.contention import schedule_name
 from engine.schedule.registry import name_of
 
 # With more data centres than this, their GPUs are one column of text.
@@ -201,7 +202,8 @@ def _verdict(result: PlanResult) -> str:
     placed = ", ".join(f"{part.stages} stages in {part.dc}" for part in best.partitions)
     objective = result.objective.replace("_", " ")
     gpus = f"{sum(best.gpus_used.values()):,} GPUs"
-    schedule = "" if best.policy == result.policy else f", schedule {name_of(best.policy)}"
+    name = schedule_name(best.policy, best.contention)
+    schedule = "" if name == name_of(result.policy) else f", schedule {name}"
     return f"best for {objective}: D = {best.dp_cells}: {placed}; {gpus}{schedule}"
 
 

@@ -18,8 +18,9 @@ from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.schedule import Schedule
+from engine.schedule.contention import contention_name
 from engine.schedule.registry import NAMES, name_of
-from engine.schedule.scenario import POLICIES, Scenario
+from engine.schedule.scenario import BEST, POLICIES, Scenario
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, compare, simulate, simulate_schedule
 from engine.simulate.grid import time_grid
@@ -142,6 +143,8 @@ def _choices(result: SimulationResult) -> str:
     parts = [f"{chosen.sharing} WAN sharing"]
     if chosen.chunks > 1:
         parts.insert(0, f"{chosen.traversal} of {chosen.chunks} chunks a stage")
+    if chosen.contention and result.scenario.contention == BEST:
+        parts.append(f"links {contention_name(chosen.contention)}")
     if chosen.recompute_rule and np.any(result.scenario.times.recompute):
         parts.append(f"recompute {chosen.recompute_rule}")
     return "; " + ", ".join(parts)

@@ -11,11 +11,10 @@ from engine.job.sections.paths import path_of
 from engine.schedule import Schedule, Search, build
 from engine.schedule.check import fault_of
 from engine.schedule.ir import NO_OP
+from engine.schedule.registry import SEARCHING
 from engine.schedule.text import parse_schedule
 from engine.schedule.timing import DeadlockError, time_ops
 from engine.schedule.traversal import Traversal
-
-SEARCHING = ("auto", "optimal")  # policies whose answer may depend on the time that they had
 
 
 def schedule_of(job: TrainJob) -> Schedule:

@@ -16,7 +16,7 @@ from engine.plan.result import Option, Partition
 from engine.plan.stages import Room
 from engine.schedule import policy_of
 from engine.schedule.registry import name_of
-from engine.schedule.scenario import MOST_OPS, Link, Scenario, Times
+from engine.schedule.scenario import MOST_OPS, Contention, Link, Scenario, Times
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate, simulate_schedule
 
@@ -30,7 +30,7 @@ def scenario_of(request: PlanRequest, option: Option) -> Scenario:
         The option does not place every stage, or lacks a link.
     """
     cluster, job = placed_job(request, option)
-    scenario = cell_scenario(request, cluster, job, option.partitions, policy=option.policy)
+    scenario = cell_scenario(request, cluster, job, option.partitions, option.policy, option.contention)
     if isinstance(scenario, Infeasible):
         raise ValueError(scenario.reason)
     return scenario
@@ -64,12 +64,13 @@ def cell_scenario(
     job: Job,
     partitions: Sequence[Partition],
     policy: str | None = None,
+    contention: Contention | None = None,
 ) -> Scenario | Infeasible:
     """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none.
 
     Its limits are the microbatches that the GPUs' memory holds, and the request's own if they are lower.
 
-    policy : by default that of the request.
+    policy, contention : by default those of the request.
     """
     placed = sum(part.stages for part in partitions)
     if placed != job.partitions:
@@ -86,7 +87,8 @@ def cell_scenario(
             return room
         _refuse_too_large(job)
         lan = _lan(request, cluster, job, partitions)
-        scenario = _scenario(request, job, partitions, hops, lan, gpus, room, policy or request.policy)
+        rules = policy or request.policy, contention or request.contention
+        scenario = _scenario(request, job, partitions, hops, lan, gpus, room, rules)
         return _with_whole_layers(job, scenario)
     except ValidationError as error:
         problem = error.errors()[0]
@@ -126,8 +128,9 @@ def _scenario(
     lan: Link | list[Link],
     gpus: tuple[Gpu, ...],
     room: Room,
-    policy: str,
+    rules: tuple[str, Contention | None],
 ) -> Scenario:
+    policy, contention = rules
     limits = [limit for limit in (request.memory_limit, room.in_flight) if limit is not None]
     times = _times(job, gpus)
     return Scenario(
@@ -140,7 +143,7 @@ def _scenario(
         lan=lan,
         policy=policy,
         recompute_rule=request.recompute_rule,
-        contention=request.contention,
+        contention=contention,
         memory_limit=min(limits, default=None),
         full_limit=room.full if np.any(times.recompute) else None,
         spans=False,

@@ -19,6 +19,9 @@ from engine.plan.held import memory_per_stage
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import MOST_OPTIONS, PlanRequest
 from engine.plan.result import MemoryUse, Option, Partition, PlanResult
+from engine.schedule import Chosen, Schedule
+from engine.schedule.contention import shares_links
+from engine.schedule.scenario import BEST, Contention
 from engine.simulate import simulate
 
 Partitions = tuple[Partition, ...]
@@ -150,6 +153,7 @@ class Figures:
 
     memory : of each stage; None: unknown.
     ends_together : the first and the last part of the model are on one GPU.
+    contention : the rule by which pipelines share links; None: they share none, or the orders are given.
     """
 
     makespan_ms: float
@@ -157,6 +161,7 @@ class Figures:
     utilization: float
     memory: tuple[MemoryUse, ...] | None
     ends_together: bool = False
+    contention: Contention | None = None
 
 
 def _simulated(
@@ -188,7 +193,7 @@ def _simulated(
 def _figures(
     request: PlanRequest, cluster: Cluster, job: Job, partitions: Partitions
 ) -> Figures | Infeasible:
-    scenario = cell_scenario(request, cluster, job, partitions)
+    scenario = cell_scenario(request, cluster, job, partitions, contention=request.contention or BEST)
     if isinstance(scenario, Infeasible):
         return scenario
     result = simulate(scenario)
@@ -202,7 +207,13 @@ def _figures(
             job.stages.memory, gpus_of_stages(cluster, partitions), result.timeline.schedule
         ),
         ends_together=result.timeline.schedule.traversal.ends_together,
+        contention=shared_by(result.timeline.schedule, result.chosen),
     )
+
+
+def shared_by(schedule: Schedule, chosen: Chosen | None) -> Contention | None:
+    """The rule by which pipelines share links, if they share any."""
+    return chosen.contention if chosen and shares_links(schedule) else None
 
 
 def _timed(
@@ -258,6 +269,7 @@ def timed_option(
         update_ms=update_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,
+        contention=figures.contention,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,
     )
 

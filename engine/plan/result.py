@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from engine.schedule.scenario import Contention
+
 # Stages whose memory an answer lists, of all its options together: the best first, then the front.
 MOST_STAGES_LISTED = 20_000
 
@@ -56,6 +58,7 @@ class Option:
     gpus_idle : unused GPUs in each allowed data centre; without zeros.
     refining : timed with fast policies only; `refine` has still to try better ones on it.
     schedule : the orders from `refine`, as text; None if `policy` determines them.
+    contention : the rule by which its pipelines share links; None if they share none, or `schedule` says.
     """
 
     dp_cells: int
@@ -86,6 +89,7 @@ class Option:
     cost_per_million_tokens: float | None = None
     refining: bool = False
     schedule: str | None = None
+    contention: Contention | None = None
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -18,18 +18,13 @@ from engine.plan.result import PlanResult
 from engine.reproduce import Explained, Outcome, Plot, Row, Series
 from engine.schedule import Search
 from engine.schedule.auto import Auto
+from engine.schedule.contention import RULES, contention_name
 from engine.schedule.scenario import Contention, Link, RecomputeRule, Scenario, Times
 from engine.schedule.timing import time_ops
 from engine.simulate import simulate
 
 STAGES = MICROBATCHES = 60
 DC_SETS = {1: (600, 600, 600, 600, 600), 2: (600, 500, 400, 300, 200)}
-CONTENTION: tuple[Contention, ...] = ("rank", "round-robin", "fifo")
-SHOWN: dict[Contention, str] = {
-    "rank": "by rank",
-    "round-robin": "in turns",
-    "fifo": "first come first served",
-}
 ASSUMES = "P = M = 60, F = R = 1, B = 2, no all-reduce, no propagation"
 # Operations that a search for a better schedule visits: the same result on every machine.
 EFFORT = 30_000_000
@@ -122,8 +117,8 @@ def cross_dc_gpus() -> Outcome:
     rows: list[Row] = []
     plots: list[Plot] = []
     for ratio in SCALING:
-        rows += [_scaling(ratio, contention) for contention in CONTENTION]
-        rows += [_gain(ratio, contention) for contention in CONTENTION]
+        rows += [_scaling(ratio, contention) for contention in RULES]
+        rows += [_gain(ratio, contention) for contention in RULES]
         rows.append(_gain_over_plain(ratio))
         rows.append(_gain_on_unequal(ratio))
         plots.extend(_throughputs(dc_set, ratio) for dc_set in DC_SETS)
@@ -184,7 +179,7 @@ def _scaling(ratio: int, contention: Contention) -> Row:
     expected = {(2, "round-robin"): 0.13, (2, "fifo"): 0.13, (4, "rank"): -0.129}.get((ratio, contention))
     fitting: Contention = "rank" if ratio == 2 else "round-robin"
     return Row(
-        name=f"fig11 scaling to 5 data centres, C = {ratio}, {SHOWN[contention]}",
+        name=f"fig11 scaling to 5 data centres, C = {ratio}, {contention_name(contention)}",
         paper=SCALING[ratio],
         ours=ours(contention),
         unit="x",
@@ -193,7 +188,8 @@ def _scaling(ratio: int, contention: Contention) -> Row:
         answer=None
         if expected is None
         else Explained(
-            cause=f"contention {SHOWN[contention]} ({SHOWN[fitting]} instead)", without_cause=ours(fitting)
+            cause=f"contention {contention_name(contention)} ({contention_name(fitting)} instead)",
+            without_cause=ours(fitting),
         ),
         assumes=ASSUMES,
     )
@@ -207,10 +203,12 @@ def _percent_over(throughput: float, ratio: int, rule: RecomputeRule = "blocking
 def _without(ratio: int, contention: Contention, *causes: str) -> Explained:
     """At C = 2 contention by rank reaches the printed gain, at C = 4 only a schedule from a search does."""
     if ratio == 2:
-        order = () if contention == "rank" else (f"contention {SHOWN[contention]} (by rank instead)",)
+        order = (
+            () if contention == "rank" else (f"contention {contention_name(contention)} (by rank instead)",)
+        )
         best = atlas_throughput(DC_SETS[1], 2)
     else:
-        order = (f"Atlas's rules {SHOWN[contention]} (auto's schedule instead)",)
+        order = (f"Atlas's rules {contention_name(contention)} (auto's schedule instead)",)
         best = searched_throughput(4)
     return Explained(cause=" and ".join([*causes, *order]), without_cause=_percent_over(best, ratio))
 
@@ -224,7 +222,7 @@ def _gain(ratio: int, contention: Contention) -> Row:
         (4, "fifo"): -0.342,
     }.get((ratio, contention))
     return Row(
-        name=f"fig11 gain over Varuna, C = {ratio}, {SHOWN[contention]}",
+        name=f"fig11 gain over Varuna, C = {ratio}, {contention_name(contention)}",
         paper=GAIN[ratio],
         ours=_percent_over(atlas_throughput(DC_SETS[1], ratio, contention), ratio),
         unit="%",

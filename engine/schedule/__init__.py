@@ -7,9 +7,10 @@ in `registry.ROWS`. A greedy policy is a set of rules for the event loop in `gre
 import importlib
 
 from engine.errors import Infeasible
+from engine.schedule.contention import build_best
 from engine.schedule.ir import Op, OpKind, Schedule, Transfer
 from engine.schedule.registry import MODULES
-from engine.schedule.scenario import Scenario
+from engine.schedule.scenario import BEST, Scenario
 from engine.schedule.search import Built, Chosen, Frame, Policy, Progress, Search
 from engine.schedule.traversal import Traversal
 
@@ -25,7 +26,10 @@ def build(scenario: Scenario, search: Search | None = None) -> Built | Infeasibl
     The first call in a process loads (the first ever: compiles) the event loop.
     """
     search = search or Search(seconds=scenario.time_limit_s, seed=scenario.seed)
-    return policy_of(scenario.policy).build(scenario, search)
+    policy = policy_of(scenario.policy)
+    if scenario.contention == BEST:
+        return build_best(policy, scenario, search)
+    return policy.build(scenario, search)
 
 
 __all__ = [

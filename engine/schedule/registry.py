@@ -42,6 +42,7 @@ ROWS = (
     ("optimal", "optimal", "Optimal, by a solver", "proves the best order, for few stages and microbatches."),
     ("auto", "auto", "Automatic", "the fastest of all policies and of a search beyond them."),
 )
+SEARCHING = ("auto", "optimal")  # their answer may depend on the time that they have
 MODULES = {policy: module for policy, module, _, _ in ROWS}
 NAMES = {policy: name for policy, _, name, _ in ROWS}
 SENTENCES = {policy: sentence for policy, _, _, sentence in ROWS}

@@ -18,7 +18,8 @@ from engine.schedule.registry import MODULES
 from engine.schedule.traversal import TraversalName
 
 POLICIES = tuple(MODULES)
-Contention = Literal["rank", "round-robin", "fifo"]
+Contention = Literal["rank", "round-robin", "fifo", "best"]
+BEST: Contention = "best"  # the fastest of the others on the scenario
 RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
 # Beyond these a simulation takes gigabytes: ops of one iteration, and ops written as spans.

@@ -456,7 +456,7 @@ class PrefillCoordinator:
 
     def _push(self, progress: PrefillProgress, to: DecodeReceiver, token: int, now_ms: float) -> None:
         """Have all stages send their part of the cache to the receiver; the answer waits for them."""
-        progress.pushing, progress.push_ms = set(range(progress.degree)), now_ms + HAND_OVER_LEASE_S * 1e3
+        progress.pushing, progress.push_ms = set(range(progress.degree)), now_ms + LEASE_S * 1e3
         for stage, gpu in enumerate(progress.gpus):
             order = PushCache(
                 request=progress.key,

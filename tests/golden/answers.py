@@ -86,6 +86,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 _EXAMPLES = {
     "fig6.json": "simulate",
     "five-dcs.json": "plan",
+    "cross-dc.yaml": "cross-dc",
     "network.json": "network",
     "prefill.yaml": "prefill replay",
 }

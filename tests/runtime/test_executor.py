@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.job.job import TrainJob
-from engine.job.planned import SEARCHING, schedule_of
+from engine.job.planned import schedule_of
 from engine.nn.device import CpuDevice, Moment, Tell
+from engine.schedule.registry import SEARCHING
 from engine.schedule.scenario import POLICIES
 from tests.runtime.cells import Answer, Cell, far, whole
 from tests.runtime.jobs import job

@@ -115,10 +115,11 @@ def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: W
         "varuna",
     )
     made_of, copied = fields_of(document), fields_of(run.job.document)
-    kept = made_of.keys() - {"optimizer.steps", "optimizer.lr", "strategy.policy"}
+    kept = made_of.keys() - {"optimizer.steps", "optimizer.lr", "strategy.policy", "strategy.contention"}
     assert {path: made_of[path] for path in kept & copied.keys()} == {
         path: copied[path] for path in kept & copied.keys()
     }
+    assert (copied["strategy.contention"], made_of["strategy.contention"]) == ("rank", "best")
     assert kept - copied.keys() <= {"cell.microbatches", "cell.micro_batch", "optimizer.seed"}
     parse(TrainJob, document)
     row = AuditEntry.objects.get(verb="clone")

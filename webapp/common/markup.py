@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from engine.schedule.contention import contention_name, schedule_name
 from engine.schedule.registry import name_of
 from webapp.common.additions import templates_at
 from webapp.common.money import dollars, exact_dollars
@@ -18,6 +19,8 @@ register = template.Library()
 register.filter("dollars", dollars)
 register.filter("exact_dollars", exact_dollars)
 register.filter("policy_name", name_of)
+register.filter("schedule_name", schedule_name)
+register.filter("contention_name", contention_name)
 DASH = "–"
 # How a time is written; static/js/lib/times.js writes the same in the reader's zone.
 STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "clock": "%H:%M:%S"}

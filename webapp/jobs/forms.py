@@ -15,7 +15,7 @@ from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.sections.paths import PATHS
-from engine.schedule.scenario import POLICIES
+from engine.schedule.scenario import BEST, POLICIES
 from webapp.accounts.models import Team
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
@@ -27,8 +27,8 @@ from webapp.planning.document import site_job
 from webapp.planning.forms import data_field, of_job
 
 SHARING = {"temporal": "Temporal", "spatial": "Spatial"}
-# Of one policy; another has its own.
-POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
+# Of one policy; another has its own, and shares links by the rule that is best for it.
+POLICY_RULES = {"contention": BEST, "recompute_rule": None, "chunks": None, "traversal": None}
 # What a schedule is made for: where none of it changes, the schedule stays.
 SCHEDULE_IS_OF = (
     "strategy.policy",
@@ -353,7 +353,7 @@ class JobForm(Sectioned, forms.Form):
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         document = self.old
         if cleaned["policy"] != document["strategy"]["policy"]:
-            document = changed(document, {PATHS[name]: None for name in POLICY_RULES})
+            document = changed(document, {PATHS[name]: value for name, value in POLICY_RULES.items()})
         values = {
             self._paths[name]: cleaned[name] if cleaned[name] != "" else None
             for name in self.CHANGED

@@ -112,6 +112,8 @@ def train_fields(
     for rule in ("recompute_rule", "contention", "memory_limit"):
         if request.get(rule) is not None:
             document[rule] = request[rule]
+    if option.get("contention"):
+        document["contention"] = option["contention"]
     if "model" in job:
         document |= planned_model(request, option, training)
     elif document.get("device") == "emulated":

@@ -6,7 +6,7 @@ from typing import Any
 from engine.inputs import parse
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
-from engine.schedule.registry import name_of
+from engine.schedule.contention import schedule_name
 from engine.simulate.export import write_csv
 from webapp.common.figures import Column, Figures
 from webapp.planning.models import Plan
@@ -23,6 +23,7 @@ COLUMNS = (
     Column(label="TP", key="tp", decimals=0),
     Column(label="Micro-batch", key="micro_batch", decimals=0),
     Column(label="Policy", key="policy"),
+    Column(label="Contention", key="contention"),
     Column(label="Iteration", key="iteration_ms", unit="ms", decimals=3),
     Column(label="Bound", key="bound_ms", unit="ms", decimals=3),
     Column(label="Pipeline", key="pp_time_ms", unit="ms", decimals=3),
@@ -169,7 +170,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "request": {"method": "search", **plan.request},
         "best": best,
-        "schedule": name_of(best["policy"]) if best else None,
+        "schedule": schedule_name(best["policy"], best.get("contention")) if best else None,
         "stages": sum(part["stages"] for part in best.get("partitions", [])) or None,
         "order": _listed(part["dc"] for part in best.get("partitions", [])),
         "gpus": sum((best.get("gpus_used") or {}).values()) if best else None,

@@ -10,7 +10,7 @@ from engine.inputs import parse
 from engine.model.description import ModelFigures
 from engine.plan.request import PlanRequest
 from engine.plan.what_if import lost, no_option
-from engine.schedule.registry import name_of
+from engine.schedule.contention import schedule_name
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
 from webapp.computations.models import Computation, ComputationState
@@ -172,7 +172,7 @@ def _refining(result: dict[str, Any], refinement: Computation | None, operates: 
 def _drawn(option: dict[str, Any]) -> dict[str, Any]:
     """The part of an option that the page's script reads: its figures and names, not its schedule."""
     shown = {name: value for name, value in option.items() if name != "schedule"}
-    return {**shown, "policy_name": name_of(option.get("policy", ""))}
+    return {**shown, "policy_name": schedule_name(option.get("policy", ""), option.get("contention"))}
 
 
 def _ghosts(plan: Plan) -> list[dict[str, Any]]:
@@ -200,7 +200,7 @@ def _option(what: WhatIf, result: dict[str, Any], index: int, dcs: list[str]) ->
         "is_best": best,
         "on_pareto": pareto,
         "verdict": verdict,
-        "policy_name": name_of(option.get("policy", "")),
+        "policy_name": schedule_name(option.get("policy", ""), option.get("contention")),
         "layout": _layout(option),
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         **_against_limits(what.document, option),

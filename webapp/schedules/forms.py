@@ -8,7 +8,9 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.schedule.scenario import MOST_STAGES, POLICIES, Scenario
+from engine.schedule.contention import RULES, contention_name
+from engine.schedule.registry import SEARCHING
+from engine.schedule.scenario import BEST, MOST_STAGES, POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
@@ -18,7 +20,6 @@ from webapp.common.number_lists import Numbers, one_or_many
 from webapp.computations.models import ComputationKind
 
 of_scenario = partial(document_field, Scenario)
-SEARCHES = ("optimal", "auto")
 # What one computation may take in all: policies that search × their limit × values.
 MOST_SEARCH_S = 1800
 MOST_POINTS = 200
@@ -89,6 +90,25 @@ class ScheduleForm(Sectioned, forms.Form):
         empty="as the policy does it",
         label="WAN sharing",
     )
+    contention = of_scenario(
+        "contention",
+        words={rule: contention_name(rule) for rule in (BEST, *RULES)},
+        label="Contention",
+        initial=BEST,
+        required=False,
+        help_text="Which pipeline sends first on a shared link. The best rule is named in the answer.",
+    )
+    recompute_rule = of_scenario(
+        "recompute_rule",
+        words={
+            "jit": "just in time",
+            "idle": "if no forward pass can run",
+            "late": "once the gradient is there",
+            "blocking": "just in time, then only its backward pass",
+        },
+        empty="as the policy does it",
+        label="Recomputation runs",
+    )
     memory_limit = of_scenario("memory_limit", label="Activation limit, microbatches")
     full_limit = of_scenario("full_limit", label="Full activation limit, microbatches")
     jitter = of_scenario(
@@ -114,8 +134,16 @@ class ScheduleForm(Sectioned, forms.Form):
     layout = [
         ("Comparison", "", ["team", "name", "policies"]),
         ("Cell", "", ["stages_per_dc", "pipelines", "microbatches"]),
-        ("Times", "Of one microbatch on one stage", ["unit", "forward", "recompute", "backward", "weight"]),
-        ("Links", "", ["wan_latency", "wan_transfer", "lan_latency", "lan_transfer", "sharing"]),
+        (
+            "Times",
+            "Of one microbatch on one stage",
+            ["unit", "forward", "recompute", "recompute_rule", "backward", "weight"],
+        ),
+        (
+            "Links",
+            "",
+            ["wan_latency", "wan_transfer", "lan_latency", "lan_transfer", "sharing", "contention"],
+        ),
         ("Limits", "Of each stage", ["memory_limit", "full_limit"]),
         ("Search and variation", "", ["time_limit_s", "jitter", "seed"]),
         ("Sweep", "Vary one parameter, with every policy chosen above", ["parameter", "values"]),
@@ -138,7 +166,7 @@ class ScheduleForm(Sectioned, forms.Form):
         return cleaned
 
     def _bound_search(self, cleaned: dict[str, Any]) -> None:
-        searching = sum(policy in SEARCHES for policy in cleaned["policies"])
+        searching = sum(policy in SEARCHING for policy in cleaned["policies"])
         points = len(cleaned["values"]) if cleaned.get("parameter") else 1
         limit_s = cleaned.get("time_limit_s") or 30
         asked_s = searching * points * limit_s
@@ -209,7 +237,16 @@ def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
     return {**document, **{name: value for name, value in optional.items() if value}}
 
 
-_OPTIONAL = ("sharing", "memory_limit", "full_limit", "jitter", "seed", "time_limit_s")
+_OPTIONAL = (
+    "sharing",
+    "contention",
+    "recompute_rule",
+    "memory_limit",
+    "full_limit",
+    "jitter",
+    "seed",
+    "time_limit_s",
+)
 
 
 def _links(kind: str, cleaned: dict[str, Any], count: int, each: str) -> Any:

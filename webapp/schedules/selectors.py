@@ -12,8 +12,9 @@ from engine.job.codes import code_of, in_seconds
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
+from engine.schedule.contention import contention_name
 from engine.schedule.registry import name_of
-from engine.schedule.scenario import Scenario
+from engine.schedule.scenario import BEST, Scenario
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate_schedule
 from engine.simulate.export import write_csv
@@ -75,6 +76,7 @@ def compared(name: str, scenario: Scenario) -> dict[str, Any]:
         "policies": list(dict.fromkeys(["1f1b", "varuna", "atlas", scenario.policy])),
         "unit": "ms",
         "sharing": "",
+        "contention": BEST,
     }
 
 
@@ -143,6 +145,8 @@ def _how(row: dict[str, Any]) -> str:
     parts = [f"{chosen.get('sharing')} sharing"]
     if (chosen.get("chunks") or 1) > 1:
         parts.append(f"{chosen['traversal']} of {chosen['chunks']} chunks")
+    if chosen.get("contention") and chosen.get("sharing") == "temporal":
+        parts.append(f"links {contention_name(chosen['contention'])}")
     if chosen.get("recompute_rule"):
         parts.append(f"recompute {chosen['recompute_rule']}")
     if chosen.get("idea"):

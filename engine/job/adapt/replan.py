@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from engine.errors import Infeasible
 from engine.job.adapt.measured import Measured, planned, scenario_as_measured
 from engine.job.job import TrainJob
-from engine.job.planned import SEARCHING, repeated
+from engine.job.planned import repeated
 from engine.job.predict import predict
 from engine.schedule import Schedule, Search, build
 from engine.schedule.check import fault_of
+from engine.schedule.registry import SEARCHING
 from engine.schedule.scenario import Scenario
 
 LEAST_GAIN = 0.01  # share by which an iteration must become shorter for another schedule to be taken

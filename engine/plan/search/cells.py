@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from engine.errors import Infeasible
 from engine.plan.cell import cell_scenario, gpus_of_stages
+from engine.plan.dc_selection import shared_by
 from engine.plan.held import memory_per_stage
 from engine.plan.job import Job
 from engine.plan.request import KINDS
@@ -12,7 +13,8 @@ from engine.plan.result import MemoryUse, Partition
 from engine.plan.search.problem import Problem, Shape, shape_of
 from engine.plan.search.slower import slower_orders
 from engine.schedule import Schedule, build
-from engine.schedule.scenario import Scenario
+from engine.schedule.contention import RULES
+from engine.schedule.scenario import BEST, Contention, Scenario
 from engine.simulate import time_schedule
 
 # Policies that need no search of their own, for `policy: auto`: milliseconds a cell.
@@ -38,6 +40,7 @@ class TimedCell:
     job : with the layers of each stage.
     ends_together : the first and the last part of the model are on one GPU.
     schedule : its orders as text, if the policy built them for slower links.
+    contention : the rule by which its pipelines share links; None: they share none, or `schedule` says.
     """
 
     job: Job
@@ -47,6 +50,7 @@ class TimedCell:
     memory: tuple[MemoryUse, ...] | None = None
     ends_together: bool = False
     schedule: str | None = None
+    contention: Contention | None = None
 
 
 def policies(problem: Problem) -> tuple[str, ...]:
@@ -116,7 +120,14 @@ class Cells:
     def cost_s(self) -> float:
         """Approximate cost of timing one more shape."""
         spreads = 1 if self.problem.job.balance is None else 2
-        return spreads * len(self.policies) * (CELL_S + OP_S * self._ops)
+        return spreads * self._orders * (CELL_S + OP_S * self._ops)
+
+    @property
+    def _orders(self) -> int:
+        """Orders that are built for a shape: one a policy, and where its pipelines share links one a rule."""
+        is_open = self.problem.request.contention is None and self.problem.job.cell_pipelines > 1
+        share = sum(policy in SHARING for policy in self.policies)
+        return len(self.policies) + (len(RULES) - 1) * share * is_open
 
     @property
     def _ops(self) -> int:
@@ -124,7 +135,7 @@ class Cells:
         return KINDS * job.partitions * job.microbatches * job.cell_pipelines
 
     def _best(self, job: Job, partitions: Sequence[Partition]) -> TimedCell | Infeasible:
-        self.spent.seconds += len(self.policies) * (CELL_S + OP_S * self._ops)
+        self.spent.seconds += self._orders * (CELL_S + OP_S * self._ops)
         best: TimedCell | None = None
         reason = ""
         for policy in self.policies:
@@ -159,11 +170,11 @@ class Cells:
                 break
         if best is None:
             return cell
-        return replace(self._timed(scenario, best, cell.job, partitions), schedule=str(best))
+        return replace(self._timed(scenario, best, cell.job, partitions, None), schedule=str(best))
 
     def _order_s(self) -> float:
         """Approximate cost of building and timing one more order."""
-        return ORDER_S + OP_S * self._ops
+        return (ORDER_S + OP_S * self._ops) * self._orders / len(self.policies)
 
     def _one(self, policy: str, job: Job, partitions: Sequence[Partition]) -> TimedCell | Infeasible:
         scenario = self._scenario(policy, job, partitions)
@@ -172,13 +183,23 @@ class Cells:
         built = build(scenario)
         if isinstance(built, Infeasible):
             return built
-        return self._timed(scenario, built.schedule, job, partitions)
+        contention = shared_by(built.schedule, built.chosen)
+        return self._timed(scenario, built.schedule, job, partitions, contention)
 
     def _scenario(self, policy: str, job: Job, partitions: Sequence[Partition]) -> Scenario | Infeasible:
-        return cell_scenario(self.problem.request, self.problem.cluster, job, partitions, policy=policy)
+        request = self.problem.request
+        contention = request.contention or BEST
+        return cell_scenario(
+            request, self.problem.cluster, job, partitions, policy=policy, contention=contention
+        )
 
     def _timed(
-        self, scenario: Scenario, schedule: Schedule, job: Job, partitions: Sequence[Partition]
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        job: Job,
+        partitions: Sequence[Partition],
+        contention: Contention | None,
     ) -> TimedCell:
         timeline = time_schedule(scenario, schedule)
         gpus = gpus_of_stages(self.problem.cluster, partitions)
@@ -189,4 +210,5 @@ class Cells:
             utilization=timeline.utilization(),
             memory=memory_per_stage(job.stages.memory, gpus, schedule),
             ends_together=schedule.traversal.ends_together,
+            contention=contention,
         )

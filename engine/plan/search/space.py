@@ -186,6 +186,7 @@ class Space:
             utilization=cell.utilization,
             memory=cell.memory,
             ends_together=cell.ends_together,
+            contention=cell.contention,
         )
         option = replace(option, policy=cell.policy, schedule=cell.schedule)
         timed = timed_option(problem.request, problem.cluster, cell.job, option, figures)

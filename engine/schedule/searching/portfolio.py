@@ -7,13 +7,12 @@ from itertools import product
 from typing import Any
 
 from engine.errors import Infeasible, InputError
-from engine.schedule.registry import MODULES
+from engine.schedule.contention import RULES
+from engine.schedule.registry import MODULES, SEARCHING
 from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 from engine.schedule.search import Built, Chosen, Frame, Policy, Search
 from engine.schedule.searching.incumbent import Incumbent
 
-# These search themselves.
-NOT_TRIED = ("auto", "optimal")
 # In larger cells (pipelines × stages × microbatches) policies that search take a second per variant, so
 # few of these are tried.
 MOST_CELLS_FOR_VARIANTS = 4_000
@@ -22,7 +21,7 @@ MOST_CELLS_FOR_VARIANTS = 4_000
 def policies(scenario: Scenario) -> Iterator[tuple[Scenario, Policy]]:
     """The policies that fit the scenario's chunks and traversal, each with the scenario under its name."""
     for name, module in MODULES.items():
-        if name in NOT_TRIED:
+        if name in SEARCHING:
             continue
         variant = scenario.model_copy(update={"policy": name})
         policy: Policy = importlib.import_module(f"engine.schedule.{module}").policy
@@ -52,7 +51,7 @@ def variants(scenario: Scenario, own: Chosen, *, small: bool) -> Iterator[dict[s
     if small and own.recompute_rule and not scenario.recompute_rule:
         rules = ("jit", "idle", "late")
     if own.contention and not scenario.contention:
-        ties = ("rank", "round-robin", "fifo")
+        ties = RULES
     for share, rule, tie in product(sharing, rules, ties):
         if (share != "spatial" or tie == ties[0]) and (share, rule, tie) != _rules(own):
             yield {"sharing": share, "recompute_rule": rule, "contention": tie}
