@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.document import NameOrShape
 from engine.model.families.config import LARGEST
 from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_sizes
@@ -18,6 +18,7 @@ from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.model.stages import MeasuredProfile
 from engine.plan.own_gpu import LEAST_RATE, GpuInput
+from engine.plan.pools import with_pools
 from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
 
 Objective = Literal["throughput", "cost", "cost_per_token"]
@@ -314,6 +315,14 @@ class PlanRequest(Document):
     allowed: list[str] | None = None
     objective: Objective = "throughput"
     bill: Bill = "used"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pool_by_pool(cls, data: object) -> object:
+        """Each pool of a data centre as one of its own."""
+        if not isinstance(data, dict):
+            return data
+        return with_pools(data, lambda dc, at: parse(DataCenterInput, dc, at=at), DEFAULT_INTRA_GBPS)
 
     @model_validator(mode="before")
     @classmethod
