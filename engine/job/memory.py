@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.job.job import TrainJob
-from engine.job.layers import layers_of_places, layers_of_stages
+from engine.job.layers import layers_of_stages
 from engine.job.planned import schedule_of, wants_search
 from engine.job.sections.device import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
 from engine.model.flops import Recompute
@@ -65,24 +65,18 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
 
 def _of_chunks(job: TrainJob, traversal: Traversal) -> list[list[Counted]]:
     """What each chunk of each stage holds: a head is kept of the microbatches of its chunk alone."""
-    last = job.model.layers + 1
-    places = layers_of_places(job.model.layers, len(traversal.positions))
-
-    def one(place: int) -> Counted:
-        numbers = set(places[place])
-        return _counted(job, len(numbers - {0, last}), is_first=0 in numbers, is_last=last in numbers)
-
-    return [[one(place) for place in chunks] for chunks in traversal.position_of.tolist()]
+    stages = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
+    return [[_of_layers(job, set(numbers)) for numbers in chunks] for chunks in stages]
 
 
 def _of_stages(job: TrainJob, traversal: Traversal) -> tuple[Counted, ...]:
-    last = job.model.layers + 1
     stages = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
-    layers = [{number for chunk in chunks for number in chunk} for chunks in stages]
-    return tuple(
-        _counted(job, len(numbers - {0, last}), is_first=0 in numbers, is_last=last in numbers)
-        for numbers in layers
-    )
+    return tuple(_of_layers(job, {number for chunk in chunks for number in chunk}) for chunks in stages)
+
+
+def _of_layers(job: TrainJob, numbers: set[int]) -> Counted:
+    last = job.model.layers + 1
+    return _counted(job, len(numbers - {0, last}), is_first=0 in numbers, is_last=last in numbers)
 
 
 def most_layers(job: TrainJob, gpu_bytes: float) -> int:

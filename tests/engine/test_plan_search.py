@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from engine.plan.search.bound import cuts_stages, least_ms
 from engine.plan.search.cells import FAST, Cells
 from engine.plan.search.problem import problem_of
 from engine.plan.search.splits import splits
+from engine.schedule.contention import RULES
 from engine.schedule.scenario import POLICIES
 from engine.simulate import simulate
 from tests.engine.test_simulate_properties import CHUNKED
@@ -81,7 +83,7 @@ def score(result: PlanResult) -> float:
 
 
 def trying_all(data: dict[str, Any]) -> float:
-    """The best score over all orders of all subsets, all splits, every D and c, and each fast policy."""
+    """The best score over all orders of all subsets, all splits, every D and c, each fast policy and rule."""
     stages = data["job"]["partitions"]
     request = parse(PlanRequest, data)
     problem = problem_of(request)
@@ -107,7 +109,8 @@ def one(
         return -1e300
     partitions = tuple(Partition(dc=dc.name, stages=n) for dc, n in zip(dcs, split, strict=True))
     option = Option(dp_cells=1, pipelines=cell, policy=policy, partitions=partitions)
-    pp_ms = simulate(scenario_of(request, option)).makespan
+    rules = RULES if cell > 1 else RULES[:1]
+    pp_ms = min(simulate(scenario_of(request, replace(option, contention=rule))).makespan for rule in rules)
     slowest = min(dc.intra_gbps or 100.0 for dc in dcs) * 1e9 / 8
     scores = []
     for pipelines in range(cell, cell * min(most, 3) + 1, cell):

@@ -59,7 +59,7 @@ def peaks_are_counted(
         recompute=recompute,
         model=shape,
     )
-    _check(asked)
+    check(asked, least=least)
 
 
 def test_stages_with_other_numbers_of_layers_take_what_is_counted() -> None:
@@ -70,10 +70,10 @@ def test_stages_with_other_numbers_of_layers_take_what_is_counted() -> None:
         True,
         False,
     ]
-    _check(asked.with_fields("cell", layers_per_stage=[1, 4, 1]))
+    check(asked.with_fields("cell", layers_per_stage=[1, 4, 1]), least=0.99)
 
 
-def _check(asked: TrainJob) -> None:
+def check(asked: TrainJob, *, least: float) -> None:
     with fake_cuda(count=3) as gpu:
         train(asked, gpu, iterations=2)  # the optimizer's state is there from the first step on
         peaks = list(gpu.peak_bytes)
