@@ -9,14 +9,12 @@ import pytest
 from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.memory import stage_memory
-from engine.model.memory import ALLOCATOR_MARGIN
 from engine.train.profiling import ProfileRequest
 from tests.fake_cuda.patches import fake_cuda
 from tests.fake_cuda.pipeline import train
 from tests.runtime.jobs import job
 
 SHAPE = {"layers": 6, "hidden": 128, "heads": 2, "seq": 128, "vocab": 512}
-LEAST = 1 / (1 + ALLOCATOR_MARGIN)  # of a peak, what is planned at the least
 # One microbatch of two layers, embedding and head on an NVIDIA H200 (docs/gpu.md), in GB.
 MEASURED = json.loads((Path(__file__).parent / "h200_activations.json").read_text())
 
@@ -43,7 +41,7 @@ def test_stages_take_what_is_counted(policy: str, recompute: bool, dtype: str) -
 def test_stages_of_llama_take_what_is_counted_of_a_cpu(policy: str, dtype: str) -> None:
     """The CPU's RMS norm keeps more than a GPU's, and its attention no scores of grouped queries either."""
     peaks_are_counted(
-        {**SHAPE, "family": "llama", "heads": 4, "kv_heads": 2}, policy, False, dtype, least=LEAST
+        {**SHAPE, "family": "llama", "heads": 4, "kv_heads": 2}, policy, False, dtype, least=0.96
     )
 
 
