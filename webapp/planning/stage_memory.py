@@ -8,11 +8,12 @@ from typing import Any
 from engine.model.memory import OF_A_RUN
 
 MOST_BARS = 40
+# Kind of a part: the head of its column, and what it is.
 PARTS = {
-    "state": "Weights, gradients, optimizer states",
-    "activations": "Activations, logits, transients",
-    "margin": "CUDA’s context, libraries",
-    "prefill": "Reserved for prefill",
+    "state": ("Model states", "Model states: weights, gradients, optimizer states"),
+    "activations": ("Activations", "Activations, logits, transients"),
+    "margin": ("CUDA", "CUDA’s context and libraries"),
+    "prefill": ("Prefill", "Reserved for prefill"),
 }
 
 
@@ -20,7 +21,7 @@ PARTS = {
 class StageBar:
     """Adjacent stages that need as much: numbers from 1, GB of one GPU, and per cent of the widest bar.
 
-    parts : {kind, label, gb, x, width} in the order of `PARTS`.  gpu_width : how much the GPU has.
+    parts : {kind, head, label, gb, x, width} in the order of `PARTS`.  gpu_width : how much the GPU has.
     """
 
     stages: str
@@ -77,8 +78,8 @@ def _parts_gb(use: Mapping[str, int], margin_bytes: int) -> tuple[float, tuple[f
 
 def _drawn(parts_gb: tuple[float, ...], widest: float) -> tuple[dict[str, Any], ...]:
     drawn, x = [], 0.0
-    for (kind, label), gb in zip(PARTS.items(), parts_gb, strict=True):
+    for (kind, (head, label)), gb in zip(PARTS.items(), parts_gb, strict=True):
         width = 100 * gb / widest
-        drawn.append({"kind": kind, "label": label, "gb": gb, "x": x, "width": width})
+        drawn.append({"kind": kind, "head": head, "label": label, "gb": gb, "x": x, "width": width})
         x += width
     return tuple(drawn)
