@@ -185,11 +185,6 @@ def _check_prepared(job: JobFields) -> None:
         return
     if data.files is not None:
         raise InputError("data.files", data.files, "must be left out with data.prepared")
-    if job.model.tokenizer is not None:
-        allowed = (
-            "must be left out with data.prepared, which holds tokens; model.vocab says how many there are"
-        )
-        raise InputError("model.tokenizer", job.model.tokenizer, allowed)
     if validation is not None and validation.prepared is None:
         allowed = "required with data.prepared: another folder of `meridian data prepare`"
         raise InputError("data.validation.prepared", None, allowed)

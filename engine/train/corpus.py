@@ -124,6 +124,11 @@ def _prepared(job: TrainJob, path: str) -> PreparedCorpus:
     model, validation = job.model, job.data.validation
     given = {"seq": model.seq, "seed": job.optimizer.seed, "vocabulary": model.vocabulary}
     corpus = open_prepared(path, **given, field="data.prepared")
+    if corpus.tokenizer is not None and model.tokenizer is not None:
+        raise InputError("model.tokenizer", model.tokenizer, "must be left out: data.prepared has its own")
+    if corpus.tokenizer is None and model.tokenizer is None:
+        allowed = "required with a dataset of Megatron: checkpoints and exported models hold it"
+        raise InputError("model.tokenizer", None, allowed)
     if validation is None or validation.prepared is None:
         return corpus
     held_out = open_prepared(validation.prepared, **given, field="data.validation.prepared")

@@ -17,6 +17,7 @@ from engine.job.file_access import files_of
 from engine.job.flat import in_sections
 from engine.job.job import TrainJob
 from engine.train.corpus import corpus_of
+from tests.dataset.test_corpus import megatron
 from tests.dataset.tokenizers import CHAT, byte_folder
 from tests.runtime import swap_jobs
 from tests.runtime.cells import Cell, far, whole
@@ -111,13 +112,24 @@ def test_refused_documents(folders: tuple[str, str]) -> None:
             "data.validation.prepared: None: required",
         ),
         ({"data": {"validation": {"every": 1, "prepared": valid}}}, "belongs to data.prepared"),
-        ({"data": {"prepared": train}, "model": {**MODEL, "tokenizer": "t"}}, "model.tokenizer"),
         ({"data": {"prepared": {"north": train}}}, "data.prepared.south"),
     ]:
         with pytest.raises(InputError, match=message):
             of(train, **changes)
     with pytest.raises(InputError, match="at least 257"):
         corpus_of(of(train, model={**MODEL, "vocab": 256}))
+    with pytest.raises(InputError, match=r"model.tokenizer.*must be left out"):
+        corpus_of(of(train, model={**MODEL, "tokenizer": "t"}))
+
+
+def test_a_dataset_of_megatron_wants_a_tokenizer(folders: tuple[str, str], tmp_path: Path) -> None:
+    path = megatron(tmp_path / "m", [[1, 2, 3, 0] * 20, [5, 6, 0]])
+    with pytest.raises(InputError, match=r"model.tokenizer: None: required with a dataset of Megatron"):
+        corpus_of(of(path))
+    tokenizer = f"{folders[0]}/tokenizer.json"
+    asked = of(path, model={**MODEL, "tokenizer": tokenizer}, stages=1, dc_of_stage=[0])
+    assert files_of(asked) == [("data.prepared", path), ("model.tokenizer", tokenizer)]
+    assert far(Cell(asked).run(), whole(asked)) < 1e-12
 
 
 def test_all_paths_are_asked_for(folders: tuple[str, str]) -> None:
