@@ -70,7 +70,10 @@ class ChatTemplate:
         """
         _check(messages)
         text, spans = _unmarked(self._text(messages))
-        return text, spans if self._marks else self._added(messages, text)
+        spans = spans if self._marks else self._added(messages, text)
+        if not any(start < end for start, end in spans):
+            raise ChatError("the template leaves out what the assistant says: nothing would be trained on")
+        return text, spans
 
     def _added(self, messages: list[dict[str, Any]], text: str) -> Spans:
         spans = []

@@ -78,6 +78,7 @@ class TextTokenizer:
     def of_chats(self, chats: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[Ids]:
         """Rendered chats as ids. A token counts where a character of it lies in a span.
 
+        transformers leaves out all but the first token of a span's last character, where that has several.
         EOS is added where the text does not end with it, and counts if the token before it does.
         """
         encodings = self.library.encode_batch([text for text, _ in chats], add_special_tokens=False)

@@ -54,6 +54,16 @@ def test_marked_generation_is_that_of_transformers(tmp_path: Path) -> None:
     assert ids.counts.astype(int).tolist() == answer["assistant_masks"]
 
 
+def test_all_tokens_of_the_last_character_count(tmp_path: Path) -> None:
+    tokenizer = TextTokenizer(byte_folder(tmp_path, MARKED.replace("{{ eos_token }}", "")))
+    (ids,) = tokenizer.of_chats([tokenizer.chat_template().rendered(MESSAGES[:2])])
+    assert ids.counts is not None
+    assert bytes(ids.tokens[:-1][ids.counts[:-1]].tolist()).decode() == "Yes 漢字."
+    (ids,) = tokenizer.of_chats([("q漢", [(1, 2)])])
+    assert ids.counts is not None
+    assert ids.counts.tolist() == [False, True, True, True, True]
+
+
 def test_unmarked_answers_are_what_their_messages_add(tmp_path: Path) -> None:
     tokenizer = TextTokenizer(byte_folder(tmp_path, CHAT))
     text, spans = tokenizer.chat_template().rendered(MESSAGES)
@@ -78,6 +88,7 @@ def test_unmarked_answers_are_what_their_messages_add(tmp_path: Path) -> None:
         ),
         ("{{ raise_exception('roles must alternate') }}", MESSAGES, "roles must alternate"),
         (CHAT, MESSAGES[:1], "no message has role assistant"),
+        ("{{ messages[0].content }}", MESSAGES, "leaves out what the assistant says"),
         (CHAT, "text", "must be a list of messages"),
         (CHAT, [{"content": "x"}], "message 1 must be an object with a role"),
         (CHAT, [{"role": "assistant", "content": "\ufdd0"}], "U\\+FDD0"),
