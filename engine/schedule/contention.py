@@ -1,7 +1,7 @@
 """Contention: whose message goes first where the pipelines of a cell share a link, and which rule is best.
 
-On the testbed of the Atlas paper (§6.1, C = 3, M = 16) Atlas takes 102 slots by rank, 81 in turns, 86 first
-come first served. With two pipelines, stages (1, 2, 1), C = 2 and M = 8 these are 51, 45 and 44.
+On the testbed of the Atlas paper (§6.1, C = 3, M = 16) Atlas takes 102 slots by rank, 81 in turns and 86
+first come first served. With two pipelines, stages (1, 2, 1), C = 2 and M = 8 these are 51, 45 and 44.
 """
 
 from dataclasses import replace

@@ -124,8 +124,7 @@ def _compared(what: WhatIf, result: dict[str, Any], refinement: Computation | No
         "compared": compared(before, result),
         "same_effort": _best(before, "iteration_ms") != _best(plan.result, "iteration_ms"),
         "planned_best": plan.best,
-        "none_feasible": result["best"] is None
-        and no_option(lost(plan.request, what.document), result).capitalize(),
+        "none_feasible": result["best"] is None and no_option(lost(plan.request, what.document), result),
     }
 
 
