@@ -151,6 +151,36 @@ class Balance:
 
     def layers_on(self, gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
         """The layers of each stage, stage i on `gpus[i]`; None if none fit."""
+        types = list({gpu.name: gpu for gpu in gpus}.values())
+        index = {gpu.name: i for i, gpu in enumerate(types)}
+        (counts,) = self.layers_at(np.array([[index[gpu.name] for gpu in gpus]]), types).tolist()
+        return tuple(counts) if counts[0] else None
+
+    def layers_at(self, type_of_stage: Counts, types: Sequence[Gpu]) -> Counts:
+        """The layers of each stage of several pipelines, shape (pipelines, stages); 0 where none fit.
+
+        How many stages of each type stand between the first and the last one decides, not their order.
+
+        type_of_stage : indexes into `types`, shape (pipelines, stages).
+        """
+        inner, named = type_of_stage[:, 1:-1], sorted(range(len(types)), key=lambda i: types[i].name)
+        ends = [type_of_stage[:, 0], type_of_stage[:, -1]]
+        features = np.column_stack([*ends, *((inner == i).sum(axis=1) for i in named)])
+        kinds, kind_of = np.unique(features, axis=0, return_inverse=True)
+        counts = np.zeros_like(type_of_stage)
+        for kind, (first, last, *numbers) in enumerate(kinds.tolist()):
+            inside = np.repeat(named, numbers)
+            layers = self._spread([types[i] for i in [first, *inside.tolist(), last][: self.stages]])
+            if layers is None:
+                continue
+            rows = np.flatnonzero(kind_of.ravel() == kind)
+            counts[rows, 0], counts[rows, -1] = layers[0], layers[-1]
+            for i in set(inside.tolist()):
+                row, stage = np.nonzero(inner[rows] == i)
+                counts[rows[row], stage + 1] = np.tile(np.array(layers[1:-1])[inside == i], len(rows))
+        return counts
+
+    def _spread(self, gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
         key = tuple(gpu.name for gpu in gpus)
         if key not in self._spreads:
             kinds = [self.figures(gpus, kind) for kind in ("forward_s", "backward_s", "recompute_s")]
@@ -175,11 +205,13 @@ class Balance:
             each=np.array([of[gpu.name].each[stage] for stage, gpu in enumerate(gpus)]),
         )
 
-    def in_flight(self, gpus: Sequence[Gpu], layers: Sequence[int]) -> Floats:
-        """Microbatches for which each stage has memory with so many layers; below 1: it does not fit."""
-        left = np.array([gpu.memory_bytes for gpu in gpus])
-        left = left - self._bytes(lambda memory: memory.total_bytes(0)).at(np.array(layers))
-        return np.floor(left / self._bytes(lambda memory: memory.stored_bytes).at(np.array(layers)))
+    def in_flight(self, memory_bytes: Floats, layers: Counts) -> Floats:
+        """Microbatches that fit GPUs of `memory_bytes` with so many layers; below 1: these do not.
+
+        Both have shape (..., stages).
+        """
+        left = memory_bytes - self._bytes(lambda memory: memory.total_bytes(0)).at(layers)
+        return np.floor(left / self._bytes(lambda memory: memory.stored_bytes).at(layers))
 
     def _figures(self, gpu: Gpu, name: str) -> Linear:
         if (gpu.name, name) not in self._linear:

@@ -130,6 +130,29 @@ def test_equal_gpus_have_even_layers_and_slow_ones_at_the_least_one() -> None:
     assert counts(6, [1.0, 1.0, 50.0], [0.0] * 3) == (3, 2, 1)
 
 
+def test_every_order_of_types_has_its_best_spread() -> None:
+    """Of a real job: 32 orders of two types over five stages, each against all 35 spreads of 8 layers."""
+    job = {"model": {**MODEL, "layers": 8}, "partitions": 5, "layers_per_stage": "balanced"}
+    request = request_of(job, (6, 6), MIXED)
+    cluster = cluster_of(request)
+    balance = job_of(request, cluster).balance
+    assert balance is not None
+    types = [dc.gpu for dc in cluster.datacenters]
+    orders = np.array(list(itertools.product((0, 1), repeat=5)))
+    layers = balance.layers_at(orders, types)
+    for order, counts in zip(orders.tolist(), layers.tolist(), strict=True):
+        gpus = [types[i] for i in order]
+        assert balance.layers_on(gpus) == tuple(counts)
+
+        def iteration_s(counts: Any, gpus: Any = gpus) -> float:
+            kinds = ("forward_s", "backward_s", "recompute_s")
+            own = np.sum([balance.figures(gpus, kind).at(np.array(counts)) for kind in kinds], axis=0)
+            return float(own.sum() + 7 * own.max())
+
+        least = min(map(iteration_s, compositions(8, 5)))
+        assert iteration_s(counts) == pytest.approx(least, rel=1e-9)
+
+
 def planned(layers: Any, job: dict[str, Any], **more: Any) -> Any:
     return plan(request_of({**job, "layers_per_stage": layers}, (6, 6), MIXED, **more))
 

@@ -22,7 +22,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cluster.gpus import Gpu
 from engine.inputs import parse
 from engine.plan.layers import Balance
 from engine.plan.search.problem import Floats, Problem
@@ -31,6 +30,7 @@ from engine.schedule.scenario import Scenario
 
 # Candidates that are bounded together: each takes some arrays of one number per stage.
 AT_ONCE = 4096
+BEYOND_MS = 1e15
 Indexes = NDArray[np.int64]
 
 
@@ -161,25 +161,21 @@ def _of_balanced(
     problem: Problem, balance: Balance, dc_of_stage: Indexes
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """The same with the layers as balanced; times beyond all bounds where none fit."""
-    gpus = problem.types
+    gpus, stage = problem.types, np.arange(dc_of_stage.shape[1])
     index = {gpu.name: i for i, gpu in enumerate(gpus)}
     type_of_dc = np.array([index.get(dc.gpu.name, 0) for dc in problem.cluster.datacenters])
-    rows, row_of = np.unique(type_of_dc[dc_of_stage], axis=0, return_inverse=True)
-    held = np.array([_balanced_row(problem, balance, tuple(gpus[i] for i in row)) for row in rows.tolist()])
-    forward, backward, recompute, in_flight = held[row_of.ravel()].transpose(1, 0, 2)
-    return forward, backward, recompute, in_flight
+    placed = type_of_dc[dc_of_stage]
+    layers = balance.layers_at(placed, gpus)
 
+    def of(kind: str) -> Floats:
+        lines = [balance.figures((gpu,) * len(stage), kind) for gpu in gpus]
+        fixed, each = (np.array([getattr(line, part) for line in lines]) for part in ("fixed", "each"))
+        return np.where(layers > 0, 1e3 * (fixed[placed, stage] + each[placed, stage] * layers), BEYOND_MS)
 
-def _balanced_row(problem: Problem, balance: Balance, gpus: tuple[Gpu, ...]) -> Floats:
-    """Forward, backward and recompute milliseconds and microbatches that fit, shape (4, stages)."""
-    layers = balance.layers_on(gpus)
-    if layers is None:
-        return np.full((4, len(gpus)), 1e15)
+    memory_bytes = np.array([gpu.memory_bytes for gpu in gpus])[placed]
     most = problem.request.memory_limit or problem.job.microbatches
-    counts = np.array(layers)
-    kinds = ("forward_s", "backward_s", "recompute_s")
-    times = [1e3 * balance.figures(gpus, kind).at(counts) for kind in kinds]
-    return np.array([*times, np.minimum(balance.in_flight(gpus, layers), most)])
+    in_flight = np.minimum(balance.in_flight(memory_bytes, np.maximum(layers, 1)), most)
+    return of("forward_s"), of("backward_s"), of("recompute_s"), in_flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

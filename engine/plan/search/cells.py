@@ -119,8 +119,7 @@ class Cells:
 
     def cost_s(self) -> float:
         """Approximate cost of timing one more shape."""
-        spreads = 1 if self.problem.job.balance is None else 2
-        return spreads * self._orders * (CELL_S + OP_S * self._ops)
+        return self.problem.spreads * self._orders * (CELL_S + OP_S * self._ops)
 
     @property
     def _orders(self) -> int:

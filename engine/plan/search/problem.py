@@ -81,6 +81,11 @@ class Problem:
         return replace(self.job, parameters_per_stage=self.job.balance.least_parameters(self.types[0]))
 
     @property
+    def spreads(self) -> int:
+        """Spreads of the layers with which each candidate is bounded and timed."""
+        return 1 if self.job.balance is None else 2
+
+    @property
     def types(self) -> tuple[Gpu, ...]:
         """The types of GPU of the usable data centres, or of all if there are none."""
         dcs = self.usable or range(len(self.cluster.datacenters))

@@ -61,7 +61,7 @@ class Space:
         """The candidates of a D; if D is sampled, each with the most cells that have room."""
         if number not in self.classes:
             self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
-            self.spent.seconds += CANDIDATE_S * len(self.classes[number])
+            self.spent.seconds += self._candidate_s * len(self.classes[number])
         return self._ahead(number)
 
     def longer_candidates_of(self, number: int, most_s: float) -> list[Ahead] | None:
@@ -71,12 +71,16 @@ class Space:
         """
         before = self.classes[number]
         capacities = self.numbers.capacities(number)
-        longer = with_longer_routes(before, capacities, int(most_s / CANDIDATE_S))
+        longer = with_longer_routes(before, capacities, int(most_s / self._candidate_s))
         if longer is None:
             return None
         self.classes[number] = longer
-        self.spent.seconds += CANDIDATE_S * (len(longer) - len(before))
+        self.spent.seconds += self._candidate_s * (len(longer) - len(before))
         return self._ahead(number)[len(before) :]
+
+    @property
+    def _candidate_s(self) -> float:
+        return CANDIDATE_S * self.problem.spreads
 
     def _ahead(self, number: int) -> list[Ahead]:
         candidates, cell = self.classes[number], self.problem.job.cell_pipelines
