@@ -73,6 +73,19 @@ def test_the_form_says_what_a_model_is(world: World) -> None:
     assert "<dl" not in figures(world, model="nothing")
 
 
+def test_the_form_says_what_a_gpu_of_the_layout_holds(world: World) -> None:
+    layout = {"partitions": "4, 8", "tp": "2", "model_micro_batch": "1"}
+    text = figures(world, model="llama-3-8b", **layout)
+    assert "in the fullest of 4 stages, TP 2, with one microbatch of 1 sequence" in text
+    plan = made(world, model="llama-3-8b", partitions="4", microbatches="1", model_micro_batch="1")
+    best = plan.result["options"][plan.result["best"]]
+    needed = max(one["state_bytes"] + one["activation_bytes"] for one in best["memory_per_stage"])
+    alone = figures(world, model="llama-3-8b", **{**layout, "tp": "1"})
+    assert f"{needed / 1e9:.1f} GB in the fullest of 4 stages, with" in alone
+    for wrong in ({"partitions": "many"}, {"partitions": "33"}, {"tp": "3"}, {"tp": ""}):
+        assert "Memory a GPU" not in figures(world, model="llama-3-8b", **{**layout, **wrong}), wrong
+
+
 def test_a_family_that_no_run_trains_is_launched_as_a_small_model_alone(world: World) -> None:
     plan = made(world, **{**CHOSEN, "model_seq": "8192"})  # its stages take the 5 ms of an emulated op
     option = plan.result["options"][plan.result["best"]]

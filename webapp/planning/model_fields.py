@@ -13,6 +13,8 @@ from engine.model.document import ModelInput, shape_of
 from engine.model.hugging_face import read_config
 from engine.model.presets import PRESETS, preset
 from engine.model.transformer import Transformer
+from engine.plan.request import JobInput
+from engine.plan.stages import stages_of
 from webapp.common.document_fields import document_field
 from webapp.common.uploads import given_document
 
@@ -57,16 +59,18 @@ class ModelFields(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not self.previews:
-            return
+        typed = "input delay:400ms"
+        self.preview_on(model="load, change", config=typed, model_seq=typed)
+
+    def preview_on(self, **triggers: str) -> None:
+        """Have the page say again what the model is when a field changes: its htmx trigger by name."""
         asks = {
             "hx-post": reverse_lazy("planning:plan-model"),
             "hx-target": "#model-figures",
             "hx-sync": "closest form:replace",
         }
-        whens = {"model": "load, change", "config": "input delay:400ms", "model_seq": "input delay:400ms"}
-        for name, when in whens.items():
-            self.fields[name].widget.attrs |= {**asks, "hx-trigger": when}
+        for name, trigger in triggers.items() if self.previews else ():
+            self.fields[name].widget.attrs |= {**asks, "hx-trigger": trigger}
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -103,6 +107,18 @@ def figures_for(model: str | dict[str, Any], stages: int = 1) -> ModelFigures:
     else:
         shape = shape_of(parse(ModelInput, model))
     return figures_of(shape, DTYPE, name, assumed)
+
+
+def memory_for(model: str | dict[str, Any], *, stages: int, tp: int, micro_batch: int) -> float | None:
+    """Bytes on a GPU of the fullest stage, with one microbatch in flight; None if there is no such layout."""
+    job = {"model": model, "partitions": stages, "microbatches": 1, "tp": tp, "micro_batch": micro_batch}
+    try:
+        given = parse(JobInput, job)
+        assert given.model is not None
+        memory = stages_of(given, given.layouts[0], shape_of(given.model, stages)).memory
+    except InputError:
+        return None
+    return max(stage.total_bytes(1) for stage in memory) if memory else None
 
 
 def _config(cleaned: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -31,7 +32,7 @@ from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
 from webapp.planning.forms import PlanForm, everywhere
 from webapp.planning.missing import missing, to_join
-from webapp.planning.model_fields import ModelFields, figures_for
+from webapp.planning.model_fields import ModelFields, figures_for, memory_for
 from webapp.planning.models import Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
@@ -116,7 +117,19 @@ def plan_model(request: HttpRequest) -> HttpResponse:
         figures = figures_for(values["model"])
         assumed = [(name, json.dumps(value)) for name, value in figures.assumed.items()]
         context |= {"figures": figures, "assumed": assumed}
+        if (layout := _first_layout(request.POST)) is not None:
+            context |= {**layout, "memory_bytes": memory_for(values["model"], **layout)}
     return render(request, "planning/model_figures.html", context)
+
+
+def _first_layout(post: Mapping[str, str]) -> dict[str, int] | None:
+    """The first of each number that the plan's form has of a layout; None where one is missing or wrong."""
+    fields = {"stages": "partitions", "tp": "tp", "micro_batch": "model_micro_batch"}
+    try:
+        values = {of: PlanForm.base_fields[name].clean(post.get(name, "")) for of, name in fields.items()}
+    except ValidationError:
+        return None
+    return {of: value[0] for of, value in values.items()} if all(values.values()) else None
 
 
 def _make(
