@@ -133,7 +133,7 @@ def test_a_wrong_model_is_named_by_its_field(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("model_type: [llama", "config.json"),
+        ("model_type: [llama", "not JSON or YAML"),
         (json.dumps({**CONFIG, "note": "x" * 5_000_000}), "note"),
         ("- a\n- b", "model"),
     ],

@@ -44,13 +44,8 @@ OF_NETWORKS = ("inventory", "regions")  # sources whose traffic the form says
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
 
 
-NOT_KEPT = (
-    "team",
-    "file",
-    "config_file",
-    "datacenters",
-    "idempotency_key",
-)  # of the values, to fill the form in again
+# Of the values, those that do not fill the form in again.
+NOT_KEPT = ("team", "file", "config_file", "datacenters", "idempotency_key")
 
 
 class PlacementForm(Sectioned, ModelFields):
