@@ -86,6 +86,13 @@ class Controller:
 
     def offer(self, request: PlacementQuery) -> Placement | Refusal:
         """Accept `request` with a plan, or refuse it, at its arrival (no earlier than the last one's)."""
+        return self._answer(request, keep=True)
+
+    def quote(self, request: PlacementQuery) -> Placement | Refusal:
+        """What `offer` would answer; the clock moves, and nothing else changes."""
+        return self._answer(request, keep=False)
+
+    def _answer(self, request: PlacementQuery, *, keep: bool) -> Placement | Refusal:
         self.advance(request.arrival_ms)
         if self.paused:
             return Refusal(reason="training_paused", retry_after_ms=self.period_ms)
@@ -93,10 +100,10 @@ class Controller:
             return Refusal(reason="too_long", retry_after_ms=None)
         overtaken = self._overtaken(request)
         if 0 < len(overtaken) <= MOST_OVERTAKEN and len(self._book.queued) < self.settings.queue:
-            placed = self._place_before(request, overtaken)
+            placed = self._place_before(request, overtaken, keep=keep)
             if placed is not None:
                 return placed
-        return self._append(request)
+        return self._append(request, keep=keep)
 
     def advance(self, now_ms: float) -> list[Placement]:
         """Sets the clock; returns the requests that have begun since, whose plan no later request can change.
@@ -258,7 +265,7 @@ class Controller:
         self.search_ns.append(thread_time_ns() - begin)
         return fit
 
-    def _append(self, request: PlacementQuery) -> Placement | Refusal:
+    def _append(self, request: PlacementQuery, *, keep: bool) -> Placement | Refusal:
         """Places `request` after all waiting ones; with longest_fit in any gap that they left free.
 
         With a full queue: at once, within `reserve_ms` for good, or not at all.
@@ -277,7 +284,8 @@ class Controller:
             return Refusal(reason="ttft", retry_after_ms=self._until_in_time(placement))
         if not self._has_room(placement):
             return Refusal(reason="kv_space", retry_after_ms=self._until_room(placement))
-        self._accept(placement, reserved=is_full)
+        if keep:
+            self._accept(placement, reserved=is_full)
         return placement
 
     def _turn_ms(self, request: PlacementQuery) -> float:
@@ -321,8 +329,13 @@ class Controller:
         behind = [(self._rank(p.request), i, p) for i, p in enumerate(self._book.queued)]
         return [p for _, _, p in sorted(entry for entry in behind if entry[0] > rank)]
 
-    def _place_before(self, request: PlacementQuery, overtaken: list[Placement]) -> Placement | None:
-        """Places `request`, then those that it goes before; None, and no change, if one would be late."""
+    def _place_before(
+        self, request: PlacementQuery, overtaken: list[Placement], *, keep: bool
+    ) -> Placement | None:
+        """Places `request`, then those that it goes before; None, and no change, if one would be late.
+
+        keep : else nothing changes in any case.
+        """
         book, before = self._book, self._book.queued
         gone = {id(p) for p in overtaken}
         for old in overtaken:
@@ -333,15 +346,17 @@ class Controller:
             fit = self._search(entrant, self._turn_ms(entrant))
             placement = self._placement(entrant, fit) if fit else None
             if placement is None or placement.late or not self._has_room(placement):
-                for taken in accepted:
-                    self.index.give(taken.rows)
-                book.queued = before
-                for old in overtaken:
-                    self.index.take(old.rows)
-                return None
+                break
             self._accept(placement)
             accepted.append(placement)
-        return accepted[0]
+        fits = len(accepted) == 1 + len(overtaken)
+        if not (fits and keep):
+            for taken in accepted:
+                self.index.give(taken.rows)
+            book.queued = before
+            for old in overtaken:
+                self.index.take(old.rows)
+        return accepted[0] if fits else None
 
     def _has_room(self, placement: Placement) -> bool:
         """Whether the caches that a GPU holds at the same time stay within its budget."""

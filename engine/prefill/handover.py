@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, Field, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Index
+from engine.inputs import Count, Document, Index, NonNegative, Positive
 
 
 def _ip_address(value: str) -> str:
@@ -23,6 +23,7 @@ def _ip_address(value: str) -> str:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+HAND_OVER_S = 30.0  # a cache is held for so long until who decodes has it
 Port = Annotated[Count, Field(le=65_535)]
 
 
@@ -86,12 +87,25 @@ class DecodeReceiver(Document):
     host : an IP address.  request : the name under which the receiver waits for it.
     key : 32 bytes as hex digits, made for this request alone: both sides of the transfer prove that they know
         it (docs/dev/kv-handover.md).
+    datacenter : where it is, as the site calls it; None: in the data centre that prefills.
     """
 
     host: Annotated[str, AfterValidator(_ip_address)]
     port: Port
     request: Annotated[str, Field(min_length=1, max_length=128)]
     key: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
+    datacenter: Name | None = None
+
+
+class KvLink(Document):
+    """From the data centre that prefills to that of the decode GPU: one-way latency, and rate for a cache."""
+
+    latency_ms: NonNegative
+    bytes_per_s: Positive
+
+    def ms(self, nbytes: float) -> float:
+        """Until the last of `nbytes` is there."""
+        return self.latency_ms + nbytes / self.bytes_per_s * 1e3
 
 
 class HandedOver(Document):

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Id, Index, NonNegative, Number, Positive, Whole
-from engine.prefill.handover import DecodeReceiver, HandedOver, KvTransferParams
+from engine.prefill.handover import DecodeReceiver, HandedOver, KvLink, KvTransferParams
 from engine.prefill.placement import Reason
 
 RequestId = Annotated[str, Field(min_length=1, max_length=128)]
@@ -54,7 +54,8 @@ class PrefillRequest(Verbatim):
         batches.
     longest_prompt : most tokens that its tenancy may send.  hand_over : the tenant decodes by itself: `Done`
     says where the KV cache lies, and max_tokens must be 1.  decode : the cache is sent there before the
-    first token is answered.
+    first token is answered.  link : to the decode GPU's data centre; None: it is in this one.
+    quote : `Accepted` or `Refused` says what would be; nothing is kept.
     """
 
     kind: Literal["prefill_request"] = "prefill_request"
@@ -69,6 +70,8 @@ class PrefillRequest(Verbatim):
     priority: int = 0
     hand_over: bool = False
     decode: DecodeReceiver | None = None
+    link: KvLink | None = None
+    quote: bool = False
 
     @model_validator(mode="after")
     def _one_prompt(self) -> "PrefillRequest":

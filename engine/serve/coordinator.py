@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.inputs import Document
-from engine.prefill.handover import DecodeReceiver, HandedOver, transfer_params
+from engine.prefill.handover import HAND_OVER_S, DecodeReceiver, HandedOver, transfer_params
 from engine.prefill.kernels.place import BEGIN, END, TOKENS
 from engine.prefill.messages import (
     Accepted,
@@ -45,7 +45,7 @@ from engine.serve.prefill_wire import (
 )
 
 LEAD_MS = 25.0  # before its begin a chunk goes to its rank
-LEASE_S = 30.0  # of a cache beyond its planned end: a busy machine's decoder fetches late
+LEASE_S = HAND_OVER_S  # of a cache beyond its planned end: a busy machine's decoder fetches late
 NOT_YET_MS = 1000.0
 NO_ROOM_MS = 50.0
 WAIT_MS = 5.0
@@ -97,10 +97,10 @@ class PrefillCoordinator:
     # Gateways.
 
     def submit(self, gateway: Gateway, request: PrefillRequest) -> None:
-        """Accept or refuse a request, at once."""
+        """Accept or refuse a request, at once; of a quote, say so and keep nothing."""
         now_ms = self._now_ms()
         name = id(gateway), request.request
-        if name in self._names:
+        if name in self._names and not request.quote:
             self._refuse(gateway, request, "invalid_prompt", message="a request of this id is under way")
             return
         ids = self._ids(gateway, request)
@@ -114,18 +114,29 @@ class PrefillCoordinator:
         self._number += 1
         key = f"{self._number}-{request.request}"
         objective = request.ttft_objective_ms
-        placed = self.plan.offer(
+        beyond_ms = self.plan.beyond_lan_ms(request.link, len(ids))
+        ask = self.plan.quote if request.quote else self.plan.offer
+        placed = ask(
             PlacementQuery(
                 id=key,
                 tokens=len(ids),
                 arrival_ms=max(now_ms, self.plan.controller.now_ms),
                 priority=request.priority,
-                deadline_ms=now_ms + objective if objective is not None else np.inf,
+                deadline_ms=now_ms + objective - beyond_ms if objective is not None else np.inf,
             )
         )
         if isinstance(placed, Refusal):
             after = placed.retry_after_ms
             self._refuse(gateway, request, placed.reason, retry_after_ms=after, prompt_tokens=len(ids))
+            return
+        accepted = Accepted(
+            request=request.request,
+            prompt_tokens=len(ids),
+            queue_ms=max(0.0, placed.queue_ms),
+            ttft_ms=max(0.0, placed.ttft_ms + beyond_ms),
+        )
+        if request.quote:
+            gateway.post(accepted)
             return
         text = AnswerText(self.model.tokenizer.pieces(), request.stop)
         progress = PrefillProgress(
@@ -141,14 +152,7 @@ class PrefillCoordinator:
         self._requests[key], self._names[name] = progress, key
         self.counts.accepted += 1
         self._delivered.accepted(request.request, len(ids))
-        gateway.post(
-            Accepted(
-                request=request.request,
-                prompt_tokens=len(ids),
-                queue_ms=max(0.0, placed.queue_ms),
-                ttft_ms=max(0.0, placed.ttft_ms),
-            )
-        )
+        gateway.post(accepted)
         self._overtaken()
 
     def withdraw(self, gateway: Gateway, request: str) -> None:
@@ -291,7 +295,8 @@ class PrefillCoordinator:
         return None
 
     def _refuse(self, gateway: Gateway, request: PrefillRequest, reason: Any, **what: Any) -> None:
-        self.counts.refused[reason] += 1
+        if not request.quote:
+            self.counts.refused[reason] += 1
         gateway.post(Refused(request=request.request, reason=reason, **what))
 
     def _overtaken(self) -> None:

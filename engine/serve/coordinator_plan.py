@@ -8,6 +8,7 @@ from engine.job.launch import LaunchSpec
 from engine.job.prefill.adjacent_stages import gpus_of
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.controller import Controller
+from engine.prefill.handover import KvLink
 from engine.prefill.index import Fleet
 from engine.prefill.latency import Hop, LatencyModel
 from engine.prefill.observed import ObservedCell, Op
@@ -155,6 +156,18 @@ class CoordinatorPlan:
         controller = self.controller
         controller.paused = self.slowdown.paused
         return controller.offer(request)
+
+    def quote(self, request: PlacementQuery) -> Placement | Refusal:
+        """What `offer` would answer; nothing is held."""
+        controller = self.controller
+        controller.paused = self.slowdown.paused
+        return controller.quote(request)
+
+    def beyond_lan_ms(self, link: KvLink | None, tokens: int) -> float:
+        """How much longer the KV cache of a prompt takes to a decode GPU behind `link` than to one here."""
+        if link is None:
+            return 0.0
+        return max(0.0, link.ms(tokens * self._cache.token_bytes) - self._cache.transfer_ms(tokens))
 
     def resume(
         self,

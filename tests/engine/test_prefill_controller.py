@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
@@ -80,6 +82,47 @@ def test_higher_priorities_go_first_and_deadlines_hold() -> None:
     later = accepted(to, "urgent", 490, priority=1)
     assert plan(to) == [("a", 50.0), ("urgent", 150.0)]  # before it, "a" would be late
     assert later.queue_ms == 150
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.integers(1, 600), st.floats(0, 90), st.integers(-1, 1), st.floats(20, 400)),
+        min_size=1,
+        max_size=25,
+    ),
+    order=st.sampled_from(["fifo", "longest_fit"]),
+    chunk=st.sampled_from([None, 50]),
+    reserve_ms=st.sampled_from([0.0, 150.0]),
+    budget=st.sampled_from([math.inf, 900.0]),
+)
+def test_a_quote_is_what_the_offer_gives_and_changes_nothing(
+    requests: list[tuple[int, float, int, float]],
+    order: Any,
+    chunk: int | None,
+    reserve_ms: float,
+    budget: float,
+) -> None:
+    cache = Cache(token_bytes=1.0, bytes_per_s=1e5, budget_bytes=budget)
+    quoting, plain = (
+        placing(cache=cache, order=order, chunk_tokens=chunk, queue=3, reserve_ms=reserve_ms)
+        for _ in range(2)
+    )
+    at_ms = 0.0
+    for number, (tokens, gap_ms, priority, within_ms) in enumerate(requests):
+        at_ms += gap_ms
+        query = PlacementQuery(
+            id=number, tokens=tokens, arrival_ms=at_ms, priority=priority, deadline_ms=at_ms + within_ms
+        )
+        quotes, answer = [quoting.quote(query) for _ in range(2)], quoting.offer(query)
+        for one in (*quotes, plain.offer(query)):
+            assert type(one) is type(answer)
+            if isinstance(one, Placement) and isinstance(answer, Placement):
+                assert one.rows.tolist() == answer.rows.tolist()
+                assert one.kv_done_ms == answer.kv_done_ms
+            else:
+                assert one == answer
+        assert plan(quoting) == plan(plain)
 
 
 def test_what_cannot_run_is_refused_with_its_reason() -> None:

@@ -41,6 +41,7 @@ from tests.runtime.prefill.checkpoints import TINY, theirs
 from tests.waiting import LIMIT_S
 from webapp.jobs.models import Run
 
+KV_BYTES_PER_TOKEN = 131_072.0
 VOCABULARY = int(TINY["vocab_size"])  # type: ignore[call-overload]
 Gateway = AsyncChannel[PrefillRequest | Withdraw | Account]
 CONTEXT = int(TINY["max_position_embeddings"])  # type: ignore[call-overload]
@@ -144,7 +145,8 @@ class LiveCoordinator:
                     if said.request in work:
                         work.pop(said.request).cancel()
                     continue
-                self.asked.append(said)
+                if not said.quote:
+                    self.asked.append(said)
                 mine.append(said.request)
                 work[said.request] = asyncio.create_task(self._answer(line, said))
         finally:
@@ -189,12 +191,19 @@ class LiveCoordinator:
                 )
             )
             return
-        self.delivered.accepted(ask.request, len(ids))
-        await line.send(
-            Accepted(
-                request=ask.request, prompt_tokens=len(ids), queue_ms=place.queue_ms, ttft_ms=place.ttft_ms
-            )
+        beyond_ms = 0.0 if ask.link is None else ask.link.ms(len(ids) * KV_BYTES_PER_TOKEN)
+        accepted = Accepted(
+            request=ask.request,
+            prompt_tokens=len(ids),
+            queue_ms=place.queue_ms,
+            ttft_ms=place.ttft_ms + beyond_ms,
         )
+        if ask.quote:
+            self.controller.cancel(place)
+            await line.send(accepted)
+            return
+        self.delivered.accepted(ask.request, len(ids))
+        await line.send(accepted)
         await asyncio.sleep((place.kv_done_ms - now_ms) / 1e3)
         if self.fails:
             self.delivered.ended(ask.request, self.fails)  # type: ignore[arg-type]

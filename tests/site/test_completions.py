@@ -464,6 +464,31 @@ def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -
         )
 
 
+def test_the_data_centre_is_the_one_whose_cache_is_there_soonest(shop: Shop, settings: Any) -> None:
+    """Of equal bubbles in east and mid: where the receiver is, if it says where; west has no link to it."""
+    settings.DECODE_NETWORKS = [ipaddress.ip_network("10.0.0.0/24")]
+    mid = shop.open_coordinator("mid")
+    to = {"host": "10.0.0.7", "port": 7100, "request": "theirs", "key": "5a" * 32}
+
+    def sent(datacenter: str) -> Any:
+        params = {"do_remote_decode": True, "decode": {**to, "datacenter": datacenter}}
+        return shop.post(
+            "/v1/completions", {"model": MODEL, "prompt": [1, 2, 3], "kv_transfer_params": params}
+        )
+
+    for name in ("east", "mid", "mid", "east"):
+        answer = sent(name)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-meridian-datacenter"] == name
+    assert (len(shop.coordinator.asked), len(mid.asked)) == (2, 2), "quotes keep nothing"
+    assert [event.dc.name for event in shop.usage(4)] == ["east", "mid", "mid", "east"]
+    unknown = sent("nowhere")
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (
+        400,
+        "kv_transfer_params.decode.datacenter",
+    )
+
+
 def test_a_receiver_is_named_where_the_site_allows_it_and_pays_for_what_it_has(
     shop: Shop, settings: Any
 ) -> None:
@@ -479,7 +504,7 @@ def test_a_receiver_is_named_where_the_site_allows_it_and_pays_for_what_it_has(
     handed_over = answer["kv_transfer_params"]
     assert (handed_over["remote_request_id"], handed_over["remote_tokens"]) == ("theirs", 3)
     assert text_of(handed_over["next_token"]) == answer["choices"][0]["text"]
-    assert shop.coordinator.asked[0].decode.model_dump() == to  # type: ignore[union-attr]
+    assert shop.coordinator.asked[0].decode.model_dump(exclude_none=True) == to  # type: ignore[union-attr]
     shop.coordinator.fails, shop.coordinator.says = (
         "decode",
         "the receiver did not take the KV cache: no room",

@@ -77,19 +77,26 @@ def unknown_field(name: str, known: Iterable[str]) -> ApiError:
 
 
 def answer(
-    body: dict[str, Any], *, status: int = 200, drawn: Drawn | None = None, request: str = ""
+    body: dict[str, Any],
+    *,
+    status: int = 200,
+    drawn: Drawn | None = None,
+    request: str = "",
+    datacenter: str = "",
 ) -> JsonResponse:
     """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
     made = JsonResponse(body, status=status)
     made["Content-Length"] = str(len(made.content))
-    for name, value in headers(request or request_id(), drawn).items():
+    for name, value in headers(request or request_id(), drawn, datacenter).items():
         made[name] = value
     return made
 
 
-def headers(request: str, drawn: Drawn | None) -> dict[str, str]:
-    """Of every answer, streamed ones too."""
+def headers(request: str, drawn: Drawn | None, datacenter: str = "") -> dict[str, str]:
+    """Of every answer, streamed ones too. datacenter : whose GPUs prefilled; empty: none has."""
     made = {"x-request-id": request, "Cache-Control": "no-store"}
+    if datacenter:
+        made["x-meridian-datacenter"] = datacenter
     if drawn is not None:
         made["x-ratelimit-limit-tokens"] = str(drawn.limit)
         made["x-ratelimit-remaining-tokens"] = str(drawn.remaining)

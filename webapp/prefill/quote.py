@@ -114,8 +114,7 @@ def _begun(live: list[_LiveCell]) -> dict[int, float]:
 def _ask(one: _LiveCell, since_begin_ms: float, tokens: int, ttft_ms: float) -> Quote | Refusal:
     now_ms = one.now_ms(since_begin_ms)
     asked = PlacementQuery(id="quote", tokens=tokens, arrival_ms=now_ms, deadline_ms=now_ms + ttft_ms)
-    answer = one.controller.offer(asked)
+    answer = one.controller.quote(asked)
     if isinstance(answer, Placement):
-        one.controller.cancel(answer)
         return Quote(queue_ms=answer.queue_ms, ttft_ms=answer.ttft_ms)
     return answer

@@ -10,9 +10,13 @@ from uuid import uuid4
 
 import structlog
 from django.db import connection
+from django.db.models import Q
 from django.utils import timezone
 
+from engine.cluster.tcp import bandwidth
+from engine.prefill.handover import DecodeReceiver, KvLink
 from engine.prefill.messages import context_exceeded
+from webapp.inventory.models import DataCenter, WanLink
 from webapp.live.models import CoordinatorQuerySet, PrefillCoordinator
 from webapp.prefill import quota
 from webapp.prefill.answers import ApiError
@@ -25,6 +29,7 @@ from webapp.prefill.served import places_of
 from webapp.prefill.services import open_request, record_usage
 
 log: Any = structlog.get_logger(__name__)
+DATACENTER = "kv_transfer_params.decode.datacenter"
 NO_COORDINATOR_S = 30.0  # when to try again where no run takes prompts
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +40,7 @@ class Admission:
     """A call that the tenancy's quota admits, and what is known of it outside its prompt.
 
     held_tokens : of the quota.  datacenters : {data centre: name} where it may run.
+    links : to the decode GPU, from data centres other than its own.
     dc : where it was sent last.  in_batch : it has no objective, and waits behind others.
     """
 
@@ -45,6 +51,7 @@ class Admission:
     held_tokens: int
     drawn: Drawn
     in_batch: bool = False
+    links: dict[int, KvLink] = field(default_factory=dict)
     dc: int | None = None
     id: str = field(default_factory=lambda: new_id())
     at: datetime = field(default_factory=timezone.now)
@@ -53,6 +60,11 @@ class Admission:
     @property
     def tenancy(self) -> Tenancy:
         return self.key.tenancy
+
+    @property
+    def datacenter(self) -> str:
+        """The name of where it was sent last; empty: nowhere."""
+        return "" if self.dc is None else self.datacenters[self.dc]
 
     @property
     def limit(self) -> int:
@@ -107,12 +119,13 @@ def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admis
         text = f"{call.most_tokens:,} tokens, but the tenancy allows at most {tenancy.longest_prompt:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")
     tokens = min(call.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
+    links = links_to_decode(tenancy, call, datacenters)
     drawn = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
     if not drawn.ok:
         left = f"{drawn.remaining:,} of {drawn.limit:,} tokens per minute are left"
         text = f"{left}; this request may need {tokens:,}."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
-    coordinators = coordinators_of(tenancy, datacenters)
+    coordinators = [one for one in coordinators_of(tenancy, datacenters) if links is None or one.dc in links]
     admission = Admission(
         key=key,
         call=call,
@@ -121,11 +134,39 @@ def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admis
         held_tokens=tokens,
         drawn=drawn,
         in_batch=in_batch,
+        links={dc: link for dc, link in (links or {}).items() if link is not None},
     )
     if coordinators:  # else nothing can be delivered
         where = next(dc for dc in tenancy.datacenters if dc.pk == min(datacenters))
         open_request(key, request_id=admission.id, dc=where, at=admission.at, in_batch=in_batch)
     return admission
+
+
+def links_to_decode(
+    tenancy: Tenancy, call: CompletionCall, datacenters: dict[int, str]
+) -> dict[int, KvLink | None] | None:
+    """{data centre: the link from there to the one of the decode GPU, None where it is that one itself}.
+
+    Those without a link are left out. None: the call names no data centre of its receiver.
+
+    Raises ApiError where there is no such data centre.
+    """
+    decode: DecodeReceiver | None = call.fields.get("decode")
+    if decode is None or decode.datacenter is None:
+        return None
+    there = DataCenter.objects.filter(team=tenancy.team_id, name=decode.datacenter).first()
+    if there is None:
+        raise ApiError(400, "invalid_value", "There is no such data centre.", param=DATACENTER)
+    rows = WanLink.objects.filter(Q(a=there, b__in=datacenters) | Q(b=there, a__in=datacenters))
+    links: dict[int, KvLink | None] = {
+        row.b_id if row.a_id == there.pk else row.a_id: KvLink(
+            latency_ms=row.latency_ms,
+            # A stage sends over one connection.
+            bytes_per_s=bandwidth(row.latency_ms / 1e3, row.bandwidth_gbps * 1e9 / 8, connections=1),
+        )
+        for row in rows
+    }
+    return links | ({there.pk: None} if there.pk in datacenters else {})
 
 
 def coordinators_of(tenancy: Tenancy, datacenters: dict[int, str]) -> list[CoordinatorAddress]:

@@ -14,6 +14,7 @@ import structlog
 from django.db import DatabaseError
 
 from engine.control.errors import ChannelLost
+from engine.prefill.handover import HAND_OVER_S
 from engine.prefill.messages import Accepted, Done, Failed, PrefillRequest, Refused, Token
 from webapp.prefill.answers import ApiError
 from webapp.prefill.gateway.admission import NO_COORDINATOR_S, Admission, in_thread, settle, write_usage
@@ -162,16 +163,11 @@ async def _settle(admission: Admission, tokens: int) -> None:
 
 async def _from_any(admission: Admission) -> FirstReply:
     refusals: list[ApiError] = []
-    tried: set[int] = set()
-    while untried := [
-        coordinator for coordinator in admission.coordinators if coordinator.coordinator not in tried
-    ]:
-        coordinator = min(untried, key=lambda one: connection_to(one).busy)
-        tried.add(coordinator.coordinator)
+    for coordinator in await _soonest_first(admission, refusals):
         try:
             return await _send(admission, coordinator)
         except ApiError as error:
-            if error.status not in (502, 503):
+            if error.status not in (502, 503) or error.param is not None:  # of its receiver, which is one
                 raise
             refusals.append(error)
     if not refusals:
@@ -182,11 +178,45 @@ async def _from_any(admission: Admission) -> FirstReply:
     raise min(waits, key=lambda one: one.retry_after_s or 0.0) if waits else refusals[0]
 
 
+async def _soonest_first(admission: Admission, refusals: list[ApiError]) -> list[CoordinatorAddress]:
+    """The coordinators that would take the request, by the time to first token that each foretells: queue,
+    prefill, and transfer of the KV cache to the decode GPU. Of equal ones the least busy.
+
+    Those that refuse, or are not reached, leave why in `refusals`.
+    """
+    coordinators = sorted(admission.coordinators, key=lambda one: connection_to(one).busy)
+    if len(coordinators) < 2:
+        return coordinators
+    quotes = await asyncio.gather(*(_quote(admission, one) for one in coordinators))
+    refusals += [quote for quote in quotes if isinstance(quote, ApiError)]
+    pairs = zip(quotes, coordinators, strict=True)
+    foretold = [(quote, one) for quote, one in pairs if not isinstance(quote, ApiError)]
+    return [one for _, one in sorted(foretold, key=lambda pair: pair[0])]
+
+
+async def _quote(admission: Admission, coordinator: CoordinatorAddress) -> float | ApiError:
+    """The time to first token, in ms, that a coordinator foretells, or why it would refuse."""
+    asked = _prefill_request(admission, coordinator, quote=True)
+    try:
+        replies = await connection_to(coordinator).send(asked)
+    except ChannelLost:
+        return _failed(admission, "coordinator_lost")
+    try:
+        said = await replies.next(ADMIT_S)
+    except (ChannelLost, TimeoutError, SlowClient):
+        return _failed(admission, "coordinator_lost")
+    finally:
+        replies.close()
+    if isinstance(said, Refused):
+        return _refused(admission, said)
+    return said.ttft_ms if isinstance(said, Accepted) else _failed(admission, "coordinator_lost")
+
+
 async def _send(admission: Admission, coordinator: CoordinatorAddress) -> FirstReply:
     """Send the request to `coordinator`. Raises ApiError."""
     admission.dc = coordinator.dc
     try:
-        replies = await connection_to(coordinator).send(_prefill_request(admission))
+        replies = await connection_to(coordinator).send(_prefill_request(admission, coordinator))
     except ChannelLost:
         raise _failed(admission, "coordinator_lost") from None
     try:
@@ -196,10 +226,14 @@ async def _send(admission: Admission, coordinator: CoordinatorAddress) -> FirstR
         raise
 
 
-def _prefill_request(admission: Admission) -> PrefillRequest:
+def _prefill_request(
+    admission: Admission, coordinator: CoordinatorAddress, *, quote: bool = False
+) -> PrefillRequest:
     objective = max(1.0, float(admission.tenancy.ttft_ms or 1) - admission.elapsed_ms)
     return PrefillRequest(
-        request=admission.id,
+        request=f"{admission.id}/quote" if quote else admission.id,  # late replies are of nobody
+        link=admission.links.get(coordinator.dc),
+        quote=quote,
         longest_prompt=admission.tenancy.longest_prompt or 1,
         ttft_objective_ms=None if admission.in_batch else objective,
         priority=BATCH_PRIORITY if admission.in_batch else 0,
@@ -211,6 +245,8 @@ async def _first_reply(
     admission: Admission, coordinator: CoordinatorAddress, replies: ReplyQueue
 ) -> FirstReply:
     within_s = BATCH_FIRST_S if admission.in_batch else (admission.tenancy.ttft_ms or 0) / 1e3 + GRACE_S
+    if admission.call.fields.get("decode") is not None:
+        within_s += HAND_OVER_S
     try:
         said = await replies.next(ADMIT_S)
         if isinstance(said, Refused):

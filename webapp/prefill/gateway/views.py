@@ -83,7 +83,9 @@ async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseB
     if not call.stream:
         return await _whole(stream, shape)
     made = StreamingHttpResponse(_pieces(stream, shape, call), content_type="text/event-stream")
-    for name, value in (headers(admission.id, admission.drawn) | {"X-Accel-Buffering": "no"}).items():
+    for name, value in (
+        headers(admission.id, admission.drawn, admission.datacenter) | {"X-Accel-Buffering": "no"}
+    ).items():
         made[name] = value
     return made
 
@@ -128,7 +130,7 @@ async def _whole(stream: AnswerStream, shape: Shape) -> HttpResponse:
         body = await whole(stream, shape)
     finally:
         await stream.close()
-    return answer(body, drawn=admission.drawn, request=admission.id)
+    return answer(body, drawn=admission.drawn, request=admission.id, datacenter=admission.datacenter)
 
 
 async def whole(stream: AnswerStream, shape: Shape) -> dict[str, object]:
