@@ -102,7 +102,9 @@ class _Comparison:
         document = {"datacenters": request.datacenters, "job": request.job}
         plan = parse(PlanRequest, document)
         self._cluster = cluster_of(plan)
-        self._planned: Job = job_of(plan, self._cluster)
+        planned = job_of(plan, self._cluster)
+        # With balanced layers, those: the data centres are alike.
+        self._planned: Job = planned.spreads((self._cluster.datacenters[0].gpu,) * planned.partitions)[0]
         self._points: dict[tuple[float, float], Point | Infeasible] = {}
 
     def result(self) -> CrossDcResult:

@@ -212,3 +212,16 @@ def test_the_example_has_both_winners() -> None:
     example["boundary"] |= {"bandwidth_gbps": [10, 400], "latency_ms": 10}
     result = compare_cross_dc(parse(CrossDcRequest, example))
     assert [point.better for point in result.points] == ["data", "pipeline"]
+
+
+def test_layers_are_balanced_or_by_hand() -> None:
+    """A large vocabulary makes the last stage slow: it gets fewer of the 6 layers."""
+    model = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 32000, "seq": 512}
+
+    def point(layers: Any) -> Any:
+        job = {"model": model, "partitions": 2, "microbatches": 8, "layers_per_stage": layers}
+        return compared(job=job).points[0]
+
+    assert point("balanced") == point([5, 1])
+    assert point("even") == point([3, 3])
+    assert point("balanced").data.iteration_ms < point("even").data.iteration_ms
