@@ -107,6 +107,7 @@ def test_page_check_and_launch_say_which_nodes_must_join(world: World) -> None:
     plan = made(world)
     assert page_of(world, plan).context["to_join"] == []
     Node.objects.filter(name="east-1").update(acl_sha256="")
+    world.hear(*Node.objects.exclude(name="east-1"))
     said = "0 of the 4 Emulated GPUs counted in east have joined; east-1 must join first"
     for who in ("viewer", "operator"):
         page = page_of(world, plan, who)
