@@ -13,6 +13,7 @@ from engine.inputs import parse
 from engine.job.file_access import FileAccess, files_of, with_files
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
+from engine.job.model_document import ConfigModel
 from engine.job.sections.data import ValidationSettings
 from tests.events import as_dicts
 from tests.workers.launching import JOB, FakeGroup, spec
@@ -37,6 +38,18 @@ ENVIRONMENT = {
     "MERIDIAN_NODE_GPUS": "2",
     "MERIDIAN_NODE_DEVICE": "cpu",
     "MERIDIAN_NODE_HOST": "127.0.0.1",
+}
+LLAMA = {
+    "config": {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "vocab_size": 256,
+        "max_position_embeddings": 16,
+    },
+    "seq": 16,
 }
 # Strings of a job's document that name no file.
 WORDS = {
@@ -92,7 +105,8 @@ def strings_of(schema: dict[str, Any]) -> Iterator[str]:
 def test_every_text_of_a_document_is_a_file_that_is_checked_or_a_word() -> None:
     held_out = ValidationSettings(every=1, prepared="V")
     prepared = full_job().with_fields("data", files=None, prepared={"a": "E"}, validation=held_out)
-    files = {field for job in (full_job(), prepared) for field, _ in files_of(job)}
+    begun = full_job().model_copy(update={"model": parse(ConfigModel, {**LLAMA, "init": "W"})})
+    files = {field for job in (full_job(), prepared, begun) for field, _ in files_of(job)}
     files |= {"data.files", "data.prepared"}
     assert set(strings_of(TrainJob.model_json_schema())) == files | WORDS
 
