@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.site.computations import comparison, placement, plan_asked_for, queued
-from tests.site.replays import replay
+from tests.site.replays import answered
 from tests.site.telemetry import measure
 from tests.site.tenancies import ask, give_key, grant
 from tests.site.traces import trace
@@ -102,7 +102,7 @@ def traced(world: World) -> Args:
 
 
 def replayed_requests(world: World) -> Args:
-    return {"pk": replay(world).pk}
+    return {"pk": answered(world).pk}
 
 
 def compared_policy(world: World) -> Args:

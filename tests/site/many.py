@@ -15,7 +15,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tests.site.computations import comparison, placement
-from tests.site.replays import replay
+from tests.site.replays import answered
 from tests.site.tenancies import MODEL
 from tests.site.traces import trace
 from tests.site.world import World
@@ -212,7 +212,7 @@ def traces(world: World, numbers: range) -> None:
 
 
 def replays(world: World, numbers: range) -> None:
-    done = replay(world)
+    done = answered(world)
     Computation.objects.bulk_create(
         Computation(
             team=world.team,

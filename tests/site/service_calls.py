@@ -31,7 +31,7 @@ from tests.site.computations import (
     queued,
 )
 from tests.site.coordinators import NOW, coordinator_event, prefill_event
-from tests.site.replays import question
+from tests.site.replays import question, started, trace_file
 from tests.site.telemetry import adapted, measure
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.traces import file_of, uploaded
@@ -436,6 +436,10 @@ HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
     # traces
+    "traces.keep_files": (
+        lambda w: partial(traces.keep_files, started(w), [trace_file()]),
+        "files of a computation, whose start is audited in the same transaction",
+    ),
     "traces.note_figures": (
         lambda w: partial(traces.note_figures, uploaded(w), {"format": "spans", "workers": 2, "steps": 1}),
         "what the search worker read in the files; that it has finished leaves a row",

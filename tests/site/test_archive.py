@@ -9,7 +9,7 @@ from django.db import models
 from django.urls import reverse
 
 from tests.site.computations import comparison, placement, queued
-from tests.site.replays import replay, started
+from tests.site.replays import answered, started
 from tests.site.telemetry import measure
 from tests.site.traces import trace, uploaded
 from webapp.accounts.models import AuditEntry
@@ -54,7 +54,7 @@ KINDS = {
         address="schedules:schedule", model=Computation, two=lambda w: [comparison(w), queued(w)]
     ),
     "trace": Kind(address="traces:trace", model=Computation, two=lambda w: [trace(w), uploaded(w)]),
-    "replay": Kind(address="prefill:replay", model=Computation, two=lambda w: [replay(w), started(w)]),
+    "replay": Kind(address="prefill:replay", model=Computation, two=lambda w: [answered(w), started(w)]),
     "run": Kind(address="jobs:run", model=Run, two=two_runs),
 }
 
