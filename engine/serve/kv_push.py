@@ -5,6 +5,7 @@ one request, which its client made; nothing of the run's secret is used. Trainin
 threads give way to everybody, blocks are copied one at a time, and the cache's lease ends when it ends.
 """
 
+import contextlib
 import logging
 import socket
 import threading
@@ -54,7 +55,8 @@ class KvPusher:
     def close(self) -> None:
         """End what is under way, and its threads."""
         for connected in list(self._open):
-            connected.close()
+            with contextlib.suppress(OSError):  # it has ended
+                connected.shutdown(socket.SHUT_RDWR)
         self._threads.shutdown(cancel_futures=True)
 
     def _push(self, order: PushCache, report: Callable[[str], None]) -> None:
@@ -83,12 +85,12 @@ class KvPusher:
         to = order.to
         with socket.create_connection((to.host, to.port), timeout=CONNECT_S) as connected:
             connected.settimeout(self._patience_s)
-            self._open.add(connected)
-            try:
-                with secured(connected, self._tls, listens=False) as talking:
+            with secured(connected, self._tls, listens=False) as talking:
+                self._open.add(talking)
+                try:
                     self._converse(talking, order, cache)
-            finally:
-                self._open.discard(connected)
+                finally:
+                    self._open.discard(talking)
 
     def _converse(self, connected: socket.socket, order: PushCache, cache: KvCache) -> None:
         to, shape, key = order.to, cache.shape, bytes.fromhex(order.to.key)

@@ -18,7 +18,7 @@ from engine.serve.pipeline import PrefillPipeline, PrefillResult
 from engine.serve.prefill_wire import PushCache
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
 from tests.runtime.prefill.receiver import HELLO, Receiver
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 KEY, OTHER_KEY = secrets.token_hex(32), secrets.token_hex(32)
 STAGES = 3
@@ -146,6 +146,25 @@ def test_a_receiver_that_hangs_costs_its_patience_and_no_more(run: PrefillPipeli
     assert sum(stage.pool.bytes_in_use for stage in run.stages) == 0
     for pusher in pushers:
         pusher.close()
+
+
+def test_the_end_of_a_rank_does_not_wait_for_a_receiver(run: PrefillPipeline) -> None:
+    """Nothing here is timed: with the patience of a day, a wait would end the test."""
+    done = run.prefill("own", prompt(9), chunks=[9], lease_s=LIMIT_S)
+    assert isinstance(done, PrefillResult)
+    pool = run.stages[0].pool
+    pusher = KvPusher(pool, patience_s=86_400)
+    errors: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        to = DecodeReceiver(host="127.0.0.1", port=silent.getsockname()[1], request="r", key=KEY)
+        blocks = pool.offer("own", lease_s=LIMIT_S)
+        order = PushCache(request="own", stage=0, stages=1, blocks=blocks, token=1, to=to)
+        pusher.push(order, errors.append)
+        until(lambda: pusher._open)
+        pusher.close()
+    assert errors
+    for stage in run.stages:
+        stage.pool.free("own", Freed.ABORTED)
 
 
 def test_a_lease_that_has_ended_is_said(run: PrefillPipeline, pushers: list[KvPusher]) -> None:
