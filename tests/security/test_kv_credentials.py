@@ -73,7 +73,9 @@ def test_a_receiver_with_a_wrong_key_gets_nothing(run: PrefillPipeline) -> None:
         assert receiver.heard == [], "the sender has left before it proved anything"
 
 
-@pytest.mark.parametrize(("request_name", "key"), [("mine", OTHER), ("another", KEY)])
+@pytest.mark.parametrize(
+    ("request_name", "key"), [("mine", OTHER), ("another", KEY)], ids=["mine", "another"]
+)
 def test_the_key_of_another_request_is_of_no_use(run: PrefillPipeline, request_name: str, key: str) -> None:
     with closing(Receiver({"mine": KEY, "another": OTHER})) as receiver:
         assert "key of the request" in pushed(run, receiver.port, request=request_name, key=key)

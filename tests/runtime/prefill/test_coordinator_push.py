@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.prefill.handover import DecodeReceiver
-from engine.serve.coordinator import HAND_OVER_LEASE_S
+from engine.serve.coordinator import LEASE_S
 from engine.serve.prefill_wire import CachePushed, ChunkLate, Drop, OpsChanged, PushCache
 from tests.runtime.prefill.test_coordinator import CACHE, Coordinator, second
 
@@ -74,7 +74,7 @@ def test_a_receiver_that_refuses_fails_the_request_and_frees_the_rest(pushing: C
 
 
 def test_a_receiver_that_takes_too_long_fails_the_request(pushing: Coordinator) -> None:
-    pushing.turn(pushing.now_ms + HAND_OVER_LEASE_S * 1e3 - 1)
+    pushing.turn(pushing.now_ms + LEASE_S * 1e3 - 1)
     assert pushing.gateway.kinds() == ["accepted"]
     pushing.turn(pushing.now_ms + 2)
     assert "it took too long" in pushing.gateway.last().message
