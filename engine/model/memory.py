@@ -7,7 +7,7 @@ well, 2·s·b·h if only inputs are stored. Mixed precision with Adam stores 16 
 gradient of two, fp32 master weight and two moments (Rajbhandari et al. 2020, §3.1).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ Values = Any  # a number or an array of numbers: what numpy computes with
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
 OPTIMIZER_STATE_BYTES = 12
+MASTER_BYTES = 4  # of those, the weight
 # The loss is computed in fp32, and its backward pass holds three numbers a logit: log softmax, its gradient
 # and the gradient of the logit. Measured: 12.0 bytes, bf16 and fp32 alike (docs/gpu.md).
 LOGIT_COPIES = 3
@@ -33,6 +34,7 @@ class Numbers:
 
     width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and its
         optimizer state; copy_bytes : of those, the copy that is computed with, which an embedding has not;
+        optimizer_bytes : of those, the optimizer's: master weight and moments;
         dropout : a model that has it stores masks, and softmax once more; fused_mlp : a gated MLP stores
         three numbers of its inner width, not four; workspace_bytes : what libraries keep beside tensors;
         rms_norm_bytes : what an RMS norm keeps of a number of its input; 0: the input, as other norms do;
@@ -44,6 +46,7 @@ class Numbers:
     parameter_bytes: int
     dropout: bool
     copy_bytes: int = 0
+    optimizer_bytes: int = OPTIMIZER_STATE_BYTES
     fused_mlp: bool = True
     workspace_bytes: int = 0
     rms_norm_bytes: int = 0
@@ -84,6 +87,7 @@ class StageMemory:
         B is over and whose W is not: gradients of the outputs of all modules with weights.
         once_bytes : of the backward pass under way: its gradients of activations.
         serving_bytes : always, for prefill in its bubbles: weights and KV caches.
+    optimizer_bytes : of the state, what ZeRO-1 shards over replicas.
     """
 
     state_bytes: float
@@ -92,6 +96,14 @@ class StageMemory:
     between_bytes: float = 0.0
     once_bytes: float = 0.0
     serving_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+
+    def sharded_over(self, replicas: int) -> "StageMemory":
+        """With the optimizer's state spread over `replicas` (ZeRO-1; Rajbhandari et al. 2020, §5.1)."""
+        shard = self.optimizer_bytes / replicas
+        return replace(
+            self, state_bytes=self.state_bytes - self.optimizer_bytes + shard, optimizer_bytes=shard
+        )
 
     @property
     def always_bytes(self) -> float:
@@ -223,13 +235,17 @@ def stage_memory(
     weights = blocks * model.layer_parameters + (model.head_parameters if is_last else 0)
     head += stored.cast_bytes * weights / tp
     in_block = stored.width * numbers * (2 * model.ffn / tp + model.hidden)  # gradients inside one
+    parameters = _stage_parameters(model, blocks, moe_blocks, is_first=is_first, is_last=is_last)
+    # An embedding has no copy: it is computed with its master weight.
+    not_copied = model.embedding_parameters if is_first and stored.copy_bytes else 0
     return StageMemory(
-        state_bytes=_state_bytes(model, stored, blocks, moe_blocks, is_first=is_first, is_last=is_last) / tp,
+        state_bytes=float(stored.parameter_bytes * parameters - stored.copy_bytes * not_copied) / tp,
         stored_bytes=stored_bytes + (0.0 if again else head),
         full_bytes=full_bytes + (head if again else 0.0),
         between_bytes=stored.width * numbers * _output_numbers(model, blocks, tp, is_first, is_last),
         once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block)) + stored.workspace_bytes,
         serving_bytes=serving_bytes,
+        optimizer_bytes=float(stored.optimizer_bytes * parameters - MASTER_BYTES * not_copied) / tp,
     )
 
 
@@ -241,18 +257,15 @@ def _output_numbers(model: Transformer, blocks: int, tp: int, is_first: bool, is
     return numbers + (model.hidden + model.vocab / tp if is_last else 0)
 
 
-def _state_bytes(
-    model: Transformer, stored: Numbers, blocks: int, moe_blocks: int, *, is_first: bool, is_last: bool
-) -> float:
-    """Weights, gradients and the optimizer's state of a stage."""
+def _stage_parameters(
+    model: Transformer, blocks: int, moe_blocks: int, *, is_first: bool, is_last: bool
+) -> int:
     parameters = blocks * model.layer_parameters
     if model.moe is not None:
         parameters += moe_blocks * (model.moe.experts * model.expert_parameters + model.beside_experts)
     parameters += model.embedding_parameters if is_first else 0
     parameters += model.head_parameters if is_last else 0
-    parameters -= model.tied_parameters if is_first and is_last else 0
-    not_copied = stored.copy_bytes * model.embedding_parameters if is_first else 0
-    return float(stored.parameter_bytes * parameters - not_copied)
+    return parameters - (model.tied_parameters if is_first and is_last else 0)
 
 
 def blocks_in_flight(model: Transformer, strategies: Strategies, batch: int) -> Values:

@@ -55,7 +55,8 @@ def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:
     layers = option.layers_per_stage if request.job.layers_per_stage == "balanced" else given
     layout = Layout(partitions=stages, tp=option.tp, micro_batch=option.micro_batch, layers=layers)
     job = job_of(request, cluster, layout)
-    return cluster, replace(job, cell=option.pipelines // option.dp_cells)
+    job = replace(job, cell=option.pipelines // option.dp_cells)
+    return cluster, job.of_pipelines(option.pipelines)
 
 
 def cell_scenario(

@@ -98,6 +98,8 @@ class CrossDcRequest(Document):
         for name in ("partitions", "tp", "micro_batch"):
             if isinstance(getattr(job, name), list):
                 yield InputError(f"job.{name}", getattr(job, name), "must be one number here")
+        if job.zero:
+            yield InputError("job.zero", job.zero, "must be 0 here: replicas are in several data centres")
         if job.model is None:
             for name in ("parameters_per_stage", "activation_bytes"):
                 if not getattr(job, name):

@@ -25,6 +25,8 @@ from engine.schedule.scenario import BEST, Contention
 from engine.simulate import simulate
 
 Partitions = tuple[Partition, ...]
+# The partitions of a cell; with ZeRO-1 also the replicas of each stage.
+Cell = tuple[Partitions, int | None]
 # Of each spread of the layers over a cell's stages.
 Spreads = list[tuple[Job, "Figures | Infeasible"]]
 
@@ -51,7 +53,7 @@ def algorithm1(
     job = job_of(request, cluster)
     order = datacenter_order(request)
     placed = [_placed(request, cluster, job, order, n) for n in range(1, most_listed(request, job) + 1)]
-    distinct = dict.fromkeys(option.partitions for option in placed if not option.reason)
+    distinct = dict.fromkeys(_cell_of(option) for option in placed if not option.reason)
     cells = _simulated(request, cluster, job, distinct, cancelled, report)
     options = tuple(_timed(request, cluster, option, cells) for option in placed)
     best = choose.best(options, request.objective)
@@ -135,6 +137,7 @@ def _placed(
         policy=request.policy,
         tp=job.tensor_parallel,
         micro_batch=job.layout.micro_batch,
+        zero=job.zero,
     )
     placed = sum(part.stages for part in partitions)
     if placed < job.partitions:
@@ -145,6 +148,11 @@ def _placed(
         gpus_used={part.dc: part.stages * gpus_per_stage for part in partitions},
         gpus_idle=idle_gpus(request, partitions, gpus_per_stage),
     )
+
+
+def _cell_of(option: Option) -> Cell:
+    """All that the time of an option's cell depends on: with ZeRO-1 also the replicas."""
+    return option.partitions, option.pipelines if option.zero else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,23 +176,24 @@ def _simulated(
     request: PlanRequest,
     cluster: Cluster,
     job: Job,
-    cells: Collection[Partitions],
+    cells: Collection[Cell],
     cancelled: Callable[[], bool],
     report: Callable[[int, int | None], None],
-) -> dict[Partitions, Spreads]:
+) -> dict[Cell, Spreads]:
     """get_latency_pp of each distinct cell, on all cores: compiled code runs without the GIL."""
     over = False
 
-    def figures(partitions: Partitions) -> Spreads:
+    def figures(cell: Cell) -> Spreads:
         if over:
             return [(job, Infeasible(reason="stopped"))]
-        spreads = job.spreads(gpus_of_stages(cluster, partitions))
+        partitions, replicas = cell
+        spreads = job.of_pipelines(replicas or 1).spreads(gpus_of_stages(cluster, partitions))
         return [(each, _figures(request, cluster, each, partitions)) for each in spreads]
 
-    results: dict[Partitions, Spreads] = {}
+    results: dict[Cell, Spreads] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for partitions, result in zip(cells, pool.map(figures, cells), strict=True):
-            results[partitions] = result
+        for cell, result in zip(cells, pool.map(figures, cells), strict=True):
+            results[cell] = result
             report(len(results), len(cells))
             over = over or cancelled()
     return results
@@ -220,13 +229,13 @@ def _timed(
     request: PlanRequest,
     cluster: Cluster,
     option: Option,
-    cells: Mapping[Partitions, Spreads],
+    cells: Mapping[Cell, Spreads],
 ) -> Option:
     """`option` with its figures, and within the limits or not; of several spreads of layers the best."""
     if option.reason:
         return option
     options = []
-    for job, figures in cells[option.partitions]:
+    for job, figures in cells[_cell_of(option)]:
         if isinstance(figures, Infeasible):
             options.append(replace(option, reason=figures.reason))
         else:

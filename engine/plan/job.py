@@ -38,6 +38,7 @@ class Job:
     is_modelled : from a model or its layer profile; else the document gives times.
     cell : pipelines in a DP-cell, if the search chose a number other than C's.
     balance : spreads the layers over the GPUs that they are placed on; None: the layers are `stages`'.
+    zero : 1: the replicas of a stage share the optimizer's state.
     """
 
     layout: Layout
@@ -55,6 +56,7 @@ class Job:
     is_modelled: bool = False
     cell: int | None = None
     balance: Balance | None = None
+    zero: int = 0
 
     @property
     def partitions(self) -> int:
@@ -86,10 +88,19 @@ class Job:
         """Gradients of the tied matrix."""
         return self.gradient_bytes * self.tied_parameters
 
+    def of_pipelines(self, pipelines: int) -> "Job":
+        """The job as each of `pipelines` pipelines has it: all replicas of a stage are in one data centre."""
+        if not self.zero:
+            return self
+        balance = self.balance and self.balance.sharded_over(pipelines)
+        return replace(self, stages=self.stages.sharded_over(pipelines), balance=balance)
+
     def all_reduce_s(self, pipelines: int, bytes_per_s: Values) -> Values:
         """Seconds in which the stages of `pipelines` pipelines sum their gradients at `bytes_per_s`.
 
-        0 if the parameters are not known.
+        With ZeRO-1 they scatter the sums and gather the new weights. The bytes are the same, as a ring
+        all-reduce is a reduce-scatter and an all-gather (Rajbhandari et al. 2020, §7.2.1). 0 if the number of
+        parameters is not known.
         """
         if self.parameters_per_stage is None:
             return 0.0 * bytes_per_s
@@ -249,6 +260,7 @@ def _job(
         activation_bytes=given.activation_bytes,
         tokens_per_microbatch=given.tokens_per_microbatch,
         stages=stages,
+        zero=given.zero,
     )
 
 

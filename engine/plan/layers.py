@@ -139,6 +139,16 @@ class Balance:
             self._stages[layers] = self.of_layers(layers)
         return self._stages[layers]
 
+    def sharded_over(self, replicas: int) -> "Balance":
+        """The same with the optimizer's state spread over `replicas` of each stage (ZeRO-1)."""
+        return Balance(
+            layers=self.layers,
+            stages=self.stages,
+            microbatches=self.microbatches,
+            most_held=self.most_held,
+            of_layers=lambda layers: self.stages_with(layers).sharded_over(replicas),
+        )
+
     @property
     def smallest(self) -> Stages:
         """The stages with one layer each: a GPU that holds none of them is of no use."""

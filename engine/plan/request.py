@@ -120,6 +120,7 @@ OF_A_MODEL = (
     "measured",
     "dtype_bytes",
     "recompute",
+    "zero",
     "prefill",
 )
 
@@ -197,6 +198,7 @@ class JobInput(Document):
     A model's times come from rooflines, from `mfu` if it is given, or from `measured` times. With
     `layer_profiles`, `model` is its name there, and times and sizes are sums over the layers of a stage.
     layers_per_stage : even; balanced: by speed and memory of the GPUs; or the numbers.
+    zero : 1: the replicas of a stage share the optimizer's state (ZeRO-1); 0: each has all of it.
     prefill : memory that every GPU reserves for prefill in its bubbles; None: nothing.
     """
 
@@ -211,6 +213,7 @@ class JobInput(Document):
     layer_profiles: LayerProfilesInput | None = None
     dtype_bytes: Literal[1, 2, 4, 8] = 2
     recompute: Flag = True
+    zero: Literal[0, 1] = 0
     prefill: PrefillBudget | None = None
     forward_ms: Positive | None = None
     backward_ms: Positive | None = None
@@ -259,7 +262,7 @@ class JobInput(Document):
         assert self.layer_profiles is not None
         if not isinstance(self.model, str):
             yield InputError("model", self.model, "must be the model's name in layer_profiles")
-        self._refuse(("mfu", "measured", "dtype_bytes"), "leave it out with layer_profiles")
+        self._refuse(("mfu", "measured", "dtype_bytes", "zero"), "leave it out with layer_profiles")
         self._refuse(("layers_per_stage",), "with layer_profiles it is layer_profiles.layers_per_stage")
         if "recompute" in self.model_fields_set and self.recompute:
             yield InputError("recompute", True, "layer_profiles have no recomputation: leave it out")

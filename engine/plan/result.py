@@ -51,6 +51,7 @@ class Option:
     tied_ms, tied_egress_gb : of a tied embedding's gradients between first and last stage; None if there are
         none, and then not in the JSON. The search has them in `allreduce_ms` and `egress_gb`, too. Algorithm
         1 has those as Atlas prints them; here only `iteration_ms` and the costs include the gradients.
+    zero : 1: the replicas of a stage share the optimizer's state; 0 is not in the JSON.
     tp, micro_batch : GPUs of a stage, sequences of a microbatch.
     memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
         gives times.
@@ -66,6 +67,7 @@ class Option:
     policy: str
     tp: int = 1
     micro_batch: int = 1
+    zero: int = 0
     feasible: bool = False
     reason: str | None = None
     partitions: tuple[Partition, ...] = ()
@@ -117,6 +119,8 @@ class Option:
         for name in ("update_ms", "tied_ms", "tied_egress_gb"):
             if values[name] is None:
                 del values[name]
+        if not self.zero:
+            del values["zero"]
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         if self.layers_per_stage is not None:
             values["layers_per_stage"] = list(self.layers_per_stage)

@@ -51,6 +51,11 @@ class Stages:
     _held: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     _rooms: dict[tuple[object, ...], Room | Infeasible] = field(default_factory=dict, compare=False)
 
+    def sharded_over(self, replicas: int) -> "Stages":
+        """The same stages with the optimizer's state spread over `replicas` of each (ZeRO-1)."""
+        memory = self.memory and tuple(one.sharded_over(replicas) for one in self.memory)
+        return Stages(profiles_on=self.on, memory=memory)
+
     def on(self, gpu: Gpu) -> tuple[StageProfile, ...]:
         """The profile of each stage on `gpu`, computed once."""
         if gpu.name not in self._seen:

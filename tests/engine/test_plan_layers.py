@@ -224,7 +224,7 @@ def test_no_balanced_cell_is_faster_than_its_bound(
         for number in numbers.all:
             listed = candidates(problem, numbers.capacities(number))
             for placed, least_ms in zip(listed.placed, listed.bounds.tried, strict=True):
-                for cell in cells.timed(*placed):
+                for cell in cells.timed((*placed, number * problem.job.cell_pipelines)):
                     assert not isinstance(cell, TimedCell) or cell.makespan_ms >= least_ms * (1 - 1e-9)
             if len(listed):
                 most = listed.best_scores(number * problem.job.cell_pipelines).max()

@@ -426,7 +426,7 @@ def test_no_schedule_is_faster_than_the_bound(
     route = routes[pick % len(routes)]
     some, _ = splits([4] * len(route), 4)
     split = some[pick % len(some)]
-    (timed,) = Cells(problem).timed(route, split)
+    (timed,) = Cells(problem).timed((route, split, 1))
     if isinstance(timed, Infeasible):
         assert limit is not None
         return

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import pytest
 from django.urls import reverse
 
+from engine.errors import InputError
 from tests.site.test_folds import folds, plan_form
 from tests.site.test_plan_launch_form import launch
 from tests.site.world import World
 from webapp.inventory.models import Node
 from webapp.jobs.models import Run
+from webapp.jobs.services import launch_plan
 from webapp.planning.compose import initial_of
 from webapp.planning.models import Plan
 
@@ -32,7 +35,7 @@ def test_a_name_is_all_that_a_new_plan_asks_for(world: World) -> None:
     """Its times come from a model, and what it gives can be launched."""
     plan = made(world)
     assert plan.request["job"]["model"] == "gpt-a"
-    assert "forward_ms" not in plan.request["job"]
+    assert not {"forward_ms", "zero"} & plan.request["job"].keys()
     assert plan.result["feasible"]
     page = page_of(world, plan)
     assert page.context["launch"]["ok"], page.context["launch"]
@@ -47,6 +50,19 @@ def test_times_are_entered_under_advanced(world: World) -> None:
     plan = made(world, source="times")
     assert plan.request["job"]["forward_ms"] == 20.0
     assert "model" not in plan.request["job"]
+
+
+def test_a_plan_that_shares_optimizer_states_cannot_be_launched(world: World) -> None:
+    """A training run keeps them whole: it would need more memory than the plan says."""
+    plan = made(world, zero="1")
+    assert plan.request["job"]["zero"] == 1
+    assert initial_of(plan)["zero"] == 1
+    page = page_of(world, plan)
+    assert "shared by the replicas of a stage" in page.content.decode()
+    assert not page.context["launch"]["ok"]
+    assert "plan with 0 to launch" in page.context["launch"]["reason"]
+    with pytest.raises(InputError, match=r"zero: 1"):
+        launch_plan(world.users["operator"], plan, plan.result["best"])
 
 
 def test_the_data_of_a_plan_is_what_its_launch_trains_on(world: World) -> None:

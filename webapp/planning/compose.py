@@ -23,6 +23,7 @@ RULES = (
     "iterations",
     "deadline_h",
 )
+COUNTED = ("partitions", "microbatches", "tp", "mfu", "zero")
 # What a launch of a plan of a model trains: that model, or a small one with its times.
 PLANNED, SMALL = "planned", "small"
 SHAPE = ("layers", "hidden", "heads", "seq")
@@ -81,7 +82,7 @@ def initial_of(plan: Plan) -> dict[str, Any]:
     dcs = list({pool.dc_id: pool.dc for pool in pools(plan.team, names).values()}.values())
     values = {
         **{name: plan.request[name] for name in RULES if plan.request.get(name) is not None},
-        **{name: job[name] for name in (*EXPLICIT, "partitions", "microbatches", "tp", "mfu") if name in job},
+        **{name: job[name] for name in (*EXPLICIT, *COUNTED) if name in job},
         **{name: training[name] for name in TRAINED if name in training},
         **training.get("model", {}),
         "team": plan.team_id,
@@ -158,6 +159,7 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
             "tp": one_or_many(values.get("tp")),
             "layers_per_stage": values.get("layers_per_stage") or values.get("spread"),
             "mfu": values.get("mfu"),
+            "zero": values.get("zero"),
             "prefill": kept,
         }
         return job | {name: value for name, value in rest.items() if value}

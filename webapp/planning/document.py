@@ -90,6 +90,9 @@ def train_fields(
     """
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
+    if request["job"].get("zero"):
+        allowed = "a training run keeps the optimizer's state on every replica: plan with 0 to launch"
+        raise InputError("zero", request["job"]["zero"], allowed)
     if not training:
         raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
     used = [part["dc"] for part in option["partitions"]]

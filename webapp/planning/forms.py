@@ -107,6 +107,15 @@ class PlanForm(Sectioned, ModelFields):
         help_text="One number per stage in pipeline order, such as 6, 6, 4, 4. Leave empty to spread them.",
     )
     mfu = of_plan("job.mfu", label="MFU", initial=DEFAULT_MFU)
+    zero = of_plan(
+        "job.zero",
+        label="Optimizer states",
+        words={0: "On every replica", 1: "Shared by the replicas of a stage (ZeRO-1)"},
+        required=False,
+        initial=0,
+        help_text="Sharing saves memory and sends as many bytes. Training runs do not do it: a plan with it "
+        "cannot be launched.",
+    )
     weight_budget_gb = of_plan(
         "job.prefill.weight_budget_gb",
         label="Memory reserved for prefill: weights, GB",
@@ -204,6 +213,7 @@ class PlanForm(Sectioned, ModelFields):
                 "comm_to_compute",
                 "parameters_per_stage",
                 "mfu",
+                "zero",
                 "weight_budget_gb",
                 "kv_budget_gb",
             ],

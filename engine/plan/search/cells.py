@@ -11,12 +11,16 @@ from engine.plan.job import Job
 from engine.plan.request import KINDS
 from engine.plan.result import MemoryUse, Partition
 from engine.plan.search.problem import Problem, Shape, shape_of
+from engine.plan.search.routes import Route
 from engine.plan.search.slower import slower_orders
+from engine.plan.search.splits import Split
 from engine.schedule import Schedule, build
 from engine.schedule.contention import RULES
 from engine.schedule.scenario import BEST, Contention, Scenario
 from engine.simulate import time_schedule
 
+# A route, its split, and the number of all pipelines.
+Placed = tuple[Route, Split, int]
 # Policies that need no search of their own, for `policy: auto`: milliseconds a cell.
 FAST = ("varuna", "atlas", "1f1b")
 # Those of them in which a cell's pipelines share the links between two data centres.
@@ -83,33 +87,35 @@ class Cells:
         """Number of timed shapes."""
         return len(self._seen)
 
-    def known(self, route: Sequence[int], split: Sequence[int]) -> bool:
-        return shape_of(self.problem, route, split) in self._seen
+    def known(self, placed: Placed) -> bool:
+        return shape_of(self.problem, *placed) in self._seen
 
-    def timed(self, route: Sequence[int], split: Sequence[int]) -> list[TimedCell | Infeasible]:
+    def timed(self, placed: Placed) -> list[TimedCell | Infeasible]:
         """The best policy on this shape with each spread of the layers, or why none has a schedule."""
-        key = shape_of(self.problem, route, split)
+        key = shape_of(self.problem, *placed)
         if key not in self._seen:
+            route, split, pipelines = placed
             partitions = self.problem.partitions(route, split)
-            jobs = self.problem.job.spreads(gpus_of_stages(self.problem.cluster, partitions))
+            job = self.problem.job.of_pipelines(pipelines)
+            jobs = job.spreads(gpus_of_stages(self.problem.cluster, partitions))
             self._seen[key] = [self._best(job, partitions) for job in jobs]
         return self._seen[key]
 
     def timed_with_slower_orders(
-        self, route: Sequence[int], split: Sequence[int], least_ms: float, budget_s: float
+        self, placed: Placed, least_ms: float, budget_s: float
     ) -> list[TimedCell | Infeasible]:
         """As `timed`, but also tries the orders of slower links, once per shape.
 
         It stops when one takes `least_ms` or `budget_s` more are spent. A list schedule may get longer when a
         link gets faster; one order of ops and transfers cannot.
         """
-        key = shape_of(self.problem, route, split)
-        cells = self.timed(route, split)
+        key = shape_of(self.problem, *placed)
+        cells = self.timed(placed)
         if key in self._with_slower:
             return cells
         self._with_slower.add(key)
         until_s = self.spent.seconds + budget_s
-        partitions = self.problem.partitions(route, split)
+        partitions = self.problem.partitions(*placed[:2])
         for i, cell in enumerate(cells):
             if isinstance(cell, TimedCell):
                 for policy in self.policies:

@@ -76,7 +76,7 @@ def _why(
         return "not among the allowed data centres"
     if gpus < smallest:
         return f"has {gpus} GPUs; one stage of one DP-cell needs {smallest}"
-    too_large = problem.job.no_room_on(problem.cluster.datacenters[dc].gpu)
+    too_large = problem.roomiest.no_room_on(problem.cluster.datacenters[dc].gpu)
     if too_large:
         return too_large
     if best is None:

@@ -103,7 +103,7 @@ class Numbers:
         """Least milliseconds forward and back: of all stages, of the slowest, of the last one; and the most
         microbatches that fit.
         """
-        job, times = self.problem.job, self.problem.times.values()
+        job, times = self.problem.roomiest, self.problem.times.values()
         if job.balance is None:
             work = np.min([t.forward + t.backward for t in times], axis=0)
             in_flight = np.min(np.max([t.in_flight for t in times], axis=0))

@@ -46,6 +46,7 @@ class Problem:
     lans : inside each data centre.
     twins : for each data centre the first one that equals it in everything but its name.
     nearest : for each usable data centre those it has links to, the fastest first.
+    roomiest : the job with as many replicas as there can be: with ZeRO-1 each GPU then holds the least.
     """
 
     request: PlanRequest
@@ -58,6 +59,7 @@ class Problem:
     times: dict[str, StageTimes]
     twins: tuple[int, ...]
     nearest: dict[int, tuple[int, ...]]
+    roomiest: Job
 
     def capacities(self, pipelines: int) -> tuple[int, ...]:
         """Stages that each data centre holds of `pipelines` pipelines; 0 if it may not be used."""
@@ -72,6 +74,12 @@ class Problem:
         cell = self.job.cell_pipelines * self.job.tensor_parallel
         held = zip(self.cluster.datacenters, self.capacities(number * self.job.cell_pipelines), strict=True)
         return max((dc.gpus // (n * cell) for dc, n in held if n), default=number)
+
+    def of_pipelines(self, pipelines: int) -> "Problem":
+        """With the layers balanced for so many pipelines, which with ZeRO-1 share the optimizer's state."""
+        if not self.job.zero or self.job.balance is None:
+            return self
+        return replace(self, job=self.job.of_pipelines(pipelines))
 
     @property
     def least_job(self) -> Job:
@@ -94,7 +102,7 @@ class Problem:
     def does_not_fit(self) -> str | None:
         """Why no allowed data centre has the memory for any stage; None if one has."""
         allowed = [dc for dc in self.cluster.datacenters if dc.name in self.request.allowed_names]
-        reasons = [self.job.no_room_on(dc.gpu) for dc in allowed]
+        reasons = [self.roomiest.no_room_on(dc.gpu) for dc in allowed]
         return next(iter(reasons), None) if all(reasons) else None
 
     def partitions(self, route: Sequence[int], split: Sequence[int]) -> tuple[Partition, ...]:
@@ -105,12 +113,16 @@ class Problem:
 Shape = tuple[object, ...]
 
 
-def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Shape:
-    """All that determines the time of a cell: GPUs, LAN and stages of each data centre, and the hops."""
+def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int], pipelines: int) -> Shape:
+    """All that determines the time of a cell: GPUs, LAN and stages of each data centre, and the hops.
+
+    With ZeRO-1 also the memory, which depends on the number of all pipelines.
+    """
     gpus = tuple(problem.cluster.datacenters[dc].gpu.name for dc in route)
     hops = (problem.hops[pair] for pair in itertools.pairwise(route))
     lans = (problem.lans[dc] for dc in route)
-    return gpus, tuple(split), tuple((link.transfer, link.latency) for link in (*lans, *hops))
+    links = tuple((link.transfer, link.latency) for link in (*lans, *hops))
+    return gpus, tuple(split), links, pipelines if problem.job.zero else None
 
 
 def first_sizes(job: Job) -> tuple[int, ...]:
@@ -155,10 +167,14 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
     listed = cluster_of(request)
     cluster = replace(listed, datacenters=tuple(sorted(listed.datacenters, key=lambda dc: dc.name)))
     job = replace(job_of(request, cluster, layout), cell=1)
+    most = max(dc.gpus for dc in cluster.datacenters) // job.tensor_parallel
+    roomiest = job.of_pipelines(max(1, most))
     usable = tuple(
         i
         for i, dc in enumerate(cluster.datacenters)
-        if dc.name in request.allowed_names and dc.gpus >= job.tensor_parallel and not job.no_room_on(dc.gpu)
+        if dc.name in request.allowed_names
+        and dc.gpus >= job.tensor_parallel
+        and not roomiest.no_room_on(dc.gpu)
     )
     index = {dc.name: i for i, dc in enumerate(cluster.datacenters)}
     hops: dict[tuple[int, int], Link] = {}
@@ -177,9 +193,10 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
         hops=hops,
         lans=tuple(lan_ms(request, job, dc) for dc in cluster.datacenters),
         egress_price=prices,
-        times={name: _stage_times(request, job, gpu) for name, gpu in types.items()},
+        times={name: _stage_times(request, roomiest, gpu) for name, gpu in types.items()},
         twins=_twins(cluster, usable, hops, prices),
         nearest=_nearest(_links_of(usable, hops, prices)),
+        roomiest=roomiest,
     )
 
 

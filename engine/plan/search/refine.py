@@ -93,7 +93,8 @@ def marked(request: PlanRequest, options: Sequence[Option]) -> tuple[Option, ...
 def shape_key(option: Option) -> object:
     """All that determines the time of an option's cell, within one request."""
     cell = option.pipelines // option.dp_cells
-    return option.partitions, option.layers_per_stage, option.tp, option.micro_batch, cell
+    replicas = option.zero and option.pipelines
+    return option.partitions, option.layers_per_stage, option.tp, option.micro_batch, cell, replicas
 
 
 def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:

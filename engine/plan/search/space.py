@@ -1,15 +1,15 @@
 """One part of the search space: one layout of the job with one size of cells, for any number of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import Infeasible
 from engine.plan import choose, cost
 from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
 from engine.plan.result import Option
-from engine.plan.search.bound import ends_together
+from engine.plan.search.bound import ends_together, least_ms
 from engine.plan.search.candidates import Candidates, candidates, with_longer_routes
-from engine.plan.search.cells import Cells, Spent, TimedCell
+from engine.plan.search.cells import Cells, Placed, Spent, TimedCell
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
@@ -60,7 +60,7 @@ class Space:
     def candidates_of(self, number: int) -> list[Ahead]:
         """The candidates of a D; if D is sampled, each with the most cells that have room."""
         if number not in self.classes:
-            self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
+            self.classes[number] = candidates(self._problem_of(number), self.numbers.capacities(number))
             self.spent.seconds += self._candidate_s * len(self.classes[number])
         return self._ahead(number)
 
@@ -93,37 +93,51 @@ class Space:
 
     def is_known(self, ahead: Ahead) -> bool:
         """Whether timing it costs nothing."""
-        return self.cells.known(*self.classes[ahead.of].placed[ahead.index])
+        return self.cells.known(self._placed(ahead))
+
+    def _placed(self, ahead: Ahead) -> Placed:
+        route, split = self.classes[ahead.of].placed[ahead.index]
+        return route, split, ahead.dp_cells * self.problem.job.cell_pipelines
 
     def timed(self, ahead: Ahead, *, slower_s: float = 0.0) -> Option:
         """The candidate as an option, with its times.
 
         slower_s : budget for trying the orders of slower links too.
         """
-        candidates = self.classes[ahead.of]
-        placed = candidates.placed[ahead.index]
-        least_ms, any_ms = (
-            float(candidates.bounds.tried[ahead.index]),
-            float(candidates.bounds.any[ahead.index]),
-        )
+        placed = self._placed(ahead)
         cells = (
-            self.cells.timed_with_slower_orders(*placed, least_ms, slower_s)
+            self.cells.timed_with_slower_orders(placed, self._least_ms(ahead, ahead.dp_cells)[0], slower_s)
             if slower_s
-            else self.cells.timed(*placed)
+            else self.cells.timed(placed)
         )
-        options = []
-        for cell in cells:
-            option = self._option(ahead.dp_cells, *placed, cell, any_ms)
-            if self.numbers.is_sampled and not option.feasible and isinstance(cell, TimedCell):
-                option = self._largest_within_limits(option, *placed, cell, any_ms)
-            options.append(option)
-        option = choose.best_of(options, self.problem.request.objective)
+        option = self._best_option(ahead, ahead.dp_cells, cells)
+        has_times = any(isinstance(cell, TimedCell) for cell in cells)
+        if self.numbers.is_sampled and not option.feasible and has_times:
+            option = self._largest_within_limits(ahead, option)
         self.options[option.dp_cells, ahead.of, ahead.index] = option
         return option
 
-    def _largest_within_limits(
-        self, past: Option, route: Route, split: Split, cell: TimedCell, any_ms: float
-    ) -> Option:
+    def _least_ms(self, ahead: Ahead, dp_cells: int) -> tuple[float, float]:
+        """Bounds on a candidate's cell, with the policies that are tried and with any.
+
+        If layers are balanced, with ZeRO-1 each number of pipelines has its own.
+        """
+        listed, at = self.classes[ahead.of], ahead.index
+        if dp_cells == ahead.of or not (self.problem.job.zero and self.problem.job.balance):
+            return float(listed.bounds.tried[at]), float(listed.bounds.any[at])
+        bounds = least_ms(self._problem_of(dp_cells), [listed.placed[at]])
+        return float(bounds.tried[0]), float(bounds.any[0])
+
+    def _problem_of(self, dp_cells: int) -> Problem:
+        return self.problem.of_pipelines(dp_cells * self.problem.job.cell_pipelines)
+
+    def _best_option(self, ahead: Ahead, dp_cells: int, cells: Sequence[TimedCell | Infeasible]) -> Option:
+        """The best of the spreads of the layers, in so many DP-cells."""
+        placed, any_ms = self.classes[ahead.of].placed[ahead.index], self._least_ms(ahead, dp_cells)[1]
+        options = [self._option(dp_cells, *placed, cell, any_ms) for cell in cells]
+        return choose.best_of(options, self.problem.request.objective)
+
+    def _largest_within_limits(self, ahead: Ahead, past: Option) -> Option:
         """The option with the most DP-cells that budget and deadline allow; `past` if none.
 
         By bisection: each further cell costs more and makes the all-reduce longer.
@@ -131,7 +145,8 @@ class Space:
         largest, low, high = past, 1, past.dp_cells - 1
         while low <= high:
             middle = (low + high) // 2
-            option = self._option(middle, route, split, cell, any_ms)
+            cells = self.cells.timed(self._placed(replace(ahead, dp_cells=middle)))
+            option = self._best_option(ahead, middle, cells)
             if option.feasible:
                 largest, low = option, middle + 1
             else:
@@ -144,17 +159,17 @@ class Space:
         if request.budget_per_iteration is None and request.deadline_h is None:
             return False
         candidates = self.classes[ahead.of]
-        least_ms = float(candidates.bounds.tried[ahead.index])
+        least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried if these are too many
+        best_ms, _ = self._least_ms(ahead, least)
         job = self.problem.least_job
         at_best = TimedCell(
             job=job,
             policy=request.policy,
-            makespan_ms=least_ms,
+            makespan_ms=best_ms,
             utilization=1.0,
             ends_together=ends_together(request.policy),
         )
-        least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried if these are too many
-        return not self._option(least, *candidates.placed[ahead.index], at_best, least_ms).feasible
+        return not self._option(least, *candidates.placed[ahead.index], at_best, best_ms).feasible
 
     def why_none(self) -> str:
         """Why no candidate has room."""
@@ -178,6 +193,7 @@ class Space:
             policy=problem.request.policy,
             tp=problem.job.tensor_parallel,
             micro_batch=problem.job.layout.micro_batch,
+            zero=problem.job.zero,
             partitions=partitions,
             gpus_used={part.dc: part.stages * per_stage for part in partitions},
             gpus_idle=idle_gpus(problem.request, partitions, per_stage),

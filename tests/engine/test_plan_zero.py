@@ -1,0 +1,124 @@
+"""ZeRO-1 over the replicas of a stage: the optimizer's state is shared, the traffic is the same."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.model.kernels import How
+from engine.model.layout import Strategies
+from engine.model.memory import MIXED, OF_A_RUN, stage_memory, training_memory
+from engine.model.presets import PRESETS
+from engine.plan.request import PlanRequest
+from engine.plan.result import Option
+from tests.engine.test_plan_search import answer_of, document, score
+
+SHAPE = {"layers": 8, "hidden": 4096, "heads": 32, "vocab": 32_000, "seq": 2048, "family": "llama"}
+JOB = {"partitions": 2, "microbatches": 4, "model": SHAPE, "recompute": False}
+
+
+def asked(gpus: list[int], **more: Any) -> dict[str, Any]:
+    joined = [(a, a + 1, 5.0, 100.0) for a in range(len(gpus) - 1)]
+    data = document(gpus, joined, dict(JOB), policy="1f1b", **more)
+    return data
+
+
+def of(data: dict[str, Any], zero: int, **job: Any) -> dict[str, Any]:
+    return {**data, "job": {**data["job"], **job, "zero": zero}}
+
+
+@pytest.mark.parametrize("method", ["search", "algorithm1"])
+def test_each_of_n_replicas_holds_an_nth_of_the_optimizer_and_nothing_else_changes(method: str) -> None:
+    """12 of 18 bytes a parameter; of an embedding 8 of 16, as its weight is computed with: by hand."""
+    data = asked([16], method=method)
+    blocks = 4 * (4 * 4096**2 + 3 * 4096 * 16_384 + 2 * 4096)
+    first, last = 12 * blocks + 8 * 32_000 * 4096, 12 * (blocks + 32_000 * 4096 + 4096)
+    for whole, shared in zip(answer_of(of(data, 0)).options, answer_of(of(data, 1)).options, strict=True):
+        assert (whole.zero, shared.zero) == (0, 1)
+        assert (whole.pipelines, whole.policy) == (shared.pipelines, shared.policy)
+        for name in ("pp_time_ms", "allreduce_ms", "iteration_ms", "egress_gb", "cost_per_iteration"):
+            assert getattr(whole, name) == pytest.approx(getattr(shared, name))
+        saved = 1e9 * (whole.memory_gb_per_gpu["dc0"] - shared.memory_gb_per_gpu["dc0"])
+        share = 1 - 1 / whole.pipelines
+        assert min(first, last) * share <= saved * (1 + 1e-9) <= max(first, last) * share * (1 + 1e-6)
+    assert "zero" not in whole.as_dict()
+
+
+@given(replicas=st.integers(1, 64), tp=st.sampled_from([1, 2, 8]))
+def test_the_count_is_that_of_mixed_precision_elsewhere(replicas: int, tp: int) -> None:
+    """Two bytes of weight, two of gradient, 12 / N of the optimizer: as `training_memory` has it."""
+    model, how = PRESETS["llama-3-8b"], How(recompute="full", sequence_parallel=True, fused_attention=True)
+    one = stage_memory(
+        model, how, tp=tp, micro_batch=1, blocks=32, is_first=True, is_last=True, stored=MIXED
+    ).sharded_over(replicas)
+    layout = Strategies(tp=tp, pp=1, dp=replicas, interleave=1, micro_batch=1)
+    whole = training_memory(model, how, layout, replicas, shard_optimizer=True)
+    assert one.state_bytes == pytest.approx(float(whole.weights + whole.gradients + whole.optimizer))
+
+
+def test_an_embedding_is_computed_with_its_fp32_weight() -> None:
+    model, how = PRESETS["llama-3-8b"], How(recompute="full", sequence_parallel=True, fused_attention=True)
+    first = stage_memory(
+        model, how, tp=1, micro_batch=1, blocks=0, is_first=True, is_last=False, stored=OF_A_RUN
+    )
+    assert first.state_bytes == 16 * model.embedding_parameters
+    assert first.sharded_over(10**9).state_bytes == pytest.approx(8 * model.embedding_parameters)
+
+
+def test_a_plan_that_does_not_fit_alone_fits_with_enough_replicas() -> None:
+    """26 GB of optimizer states on each of 40 GB: one pipeline does not fit, and more do."""
+    data = asked([16], method="algorithm1", max_dp_cells=8)
+    for dc in data["datacenters"]:
+        dc["gpu_type"] = {"peak_tflops": 312, "memory_gb": 20, "hbm_gb_s": 2039}
+    whole, shared = answer_of(of(data, 0)), answer_of(of(data, 1))
+    assert not any(option.feasible for option in whole.options)
+    fits = [option.feasible for option in shared.options]
+    assert fits == sorted(fits)  # more replicas never need more memory each
+    assert fits[0] is False
+    assert fits[-1] is True
+    found = answer_of({**of(data, 1), "method": "search"})
+    assert found.best is not None
+    assert found.options[found.best].pipelines == 8
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    gpus=st.lists(st.integers(0, 12), min_size=1, max_size=2),
+    memory_gb=st.sampled_from([16, 20, 24, 30, 40]),
+    objective=st.sampled_from(["throughput", "cost", "cost_per_token"]),
+)
+def test_the_search_is_never_worse_with_it_than_without_nor_than_algorithm_1(
+    gpus: list[int], memory_gb: float, objective: str
+) -> None:
+    """The bounds take the most replicas that there can be; each cell is timed with its own."""
+    data = asked(gpus, max_dp_cells=6, objective=objective)
+    for dc in data["datacenters"]:
+        dc |= {"gpu_type": {"peak_tflops": 312, "memory_gb": memory_gb, "hbm_gb_s": 2039}, "intra_gbps": 1e9}
+    shared = answer_of(of(data, 1))
+    for other in (of(data, 0), {**of(data, 1), "method": "algorithm1"}):
+        theirs = score(answer_of(other))
+        assert score(shared) >= theirs - 1e-6 * abs(theirs)
+    for option in shared.options:
+        if option.feasible:
+            assert max((option.memory_gb_per_gpu or {}).values()) <= memory_gb
+
+
+@pytest.mark.parametrize(
+    ("job", "field"),
+    [
+        ({"zero": 2}, "job.zero"),
+        ({"zero": 1, "model": None, "forward_ms": 1, "backward_ms": 2, "comm_to_compute": 1}, "job.zero"),
+    ],
+)
+def test_only_stage_1_and_only_of_a_model(job: dict[str, Any], field: str) -> None:
+    data = {**asked([4]), "job": {"partitions": 2, "microbatches": 2, "model": SHAPE, **job}}
+    with pytest.raises(InputError) as error:
+        parse(PlanRequest, data)
+    assert error.value.field == field
+
+
+def test_options_say_it() -> None:
+    assert Option(dp_cells=1, pipelines=1, policy="1f1b", zero=1).as_dict()["zero"] == 1
