@@ -220,7 +220,8 @@ def stage_memory(
 
     moe_blocks : of the blocks, those with experts, all of which are on the stage.
 
-    A stage recomputes a microbatch's blocks all at once, as a schedule's R does. The last stage also holds
+    With full recomputation a stage repeats a microbatch's blocks all at once, as a schedule's R does; with
+    selective one block after the other, within its backward pass. The last stage also holds
     the logits, in fp32 at least: one number of each, and two more while the loss goes backward.
     """
     numbers = 1.0 * micro_batch * model.seq
@@ -230,8 +231,8 @@ def stage_memory(
     head = logits + (into_head if is_last and model.vocab else 0.0)
     stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
     stored_bytes += float(moe_blocks * more_of_experts(model, how, micro_batch, tp))
-    full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
-    again = how.recompute != "none"
+    again = how.recompute == "full"
+    repeated = working_set(model, how, micro_batch, tp, stored)
     weights = blocks * model.layer_parameters + (model.head_parameters if is_last else 0)
     head += stored.cast_bytes * weights / tp
     in_block = stored.width * numbers * (2 * model.ffn / tp + model.hidden)  # gradients inside one
@@ -241,9 +242,10 @@ def stage_memory(
     return StageMemory(
         state_bytes=float(stored.parameter_bytes * parameters - stored.copy_bytes * not_copied) / tp,
         stored_bytes=stored_bytes + (0.0 if again else head),
-        full_bytes=full_bytes + (head if again else 0.0),
+        full_bytes=float(blocks * repeated + head) if again else 0.0,
         between_bytes=stored.width * numbers * _output_numbers(model, blocks, tp, is_first, is_last),
-        once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block)) + stored.workspace_bytes,
+        once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block + (0.0 if again else repeated)))
+        + stored.workspace_bytes,
         serving_bytes=serving_bytes,
         optimizer_bytes=float(stored.optimizer_bytes * parameters - MASTER_BYTES * not_copied) / tp,
     )

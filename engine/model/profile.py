@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from engine.cluster.gpus import Gpu
 from engine.errors import InputError
+from engine.model.flops import Recompute
 from engine.model.transformer import Transformer
 
 # Of every product Y = XW the backward pass computes two: dX = dY·Wᵀ and dW = Xᵀ·dY.
@@ -28,13 +29,17 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Settings of a stage: `micro_batch` sequences at once on `tensor_parallel` GPUs, at MFU `mfu`."""
+    """Settings of a stage: `micro_batch` sequences at once on `tensor_parallel` GPUs, at MFU `mfu`.
+
+    recompute : selective repeats attention's core, unless that is fused and so stores nothing.
+    """
 
     micro_batch: int
     tensor_parallel: int
     mfu: float
     dtype_bytes: int
-    recompute: bool = True
+    recompute: Recompute = "full"
+    fused_attention: bool = True
 
     def seconds(self, flops: float, gpu: Gpu) -> float:
         return flops / (self.mfu * gpu.flops(self.dtype_bytes) * self.tensor_parallel)
@@ -78,10 +83,12 @@ def _stage(
         parameters += model.head_parameters - (model.tied_parameters if stage == 0 else 0)
         flops += model.head_forward_flops(compute.micro_batch)
     forward_s = compute.seconds(flops, gpus[stage])
+    core = 0.0 if compute.fused_attention else layers * model.attention_core_flops(compute.micro_batch)
+    again = {"none": 0.0, "selective": compute.seconds(core, gpus[stage]), "full": forward_s}
     return StageProfile(
         layers=layers,
         parameters=parameters,
         forward_s=forward_s,
         backward_s=BACKWARD_OVER_FORWARD * forward_s,
-        recompute_s=forward_s if compute.recompute else 0.0,
+        recompute_s=again[compute.recompute],
     )

@@ -53,7 +53,13 @@ def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:
     stages = sum(part.stages for part in option.partitions)
     given = request.job.layouts[0].layers  # or those that this option was given
     layers = option.layers_per_stage if request.job.layers_per_stage == "balanced" else given
-    layout = Layout(partitions=stages, tp=option.tp, micro_batch=option.micro_batch, layers=layers)
+    layout = Layout(
+        partitions=stages,
+        tp=option.tp,
+        micro_batch=option.micro_batch,
+        layers=layers,
+        recompute=option.recompute and tuple(option.recompute),
+    )
     job = job_of(request, cluster, layout)
     job = replace(job, cell=option.pipelines // option.dp_cells)
     return cluster, job.of_pipelines(option.pipelines)

@@ -100,6 +100,8 @@ class CrossDcRequest(Document):
                 yield InputError(f"job.{name}", getattr(job, name), "must be one number here")
         if job.zero:
             yield InputError("job.zero", job.zero, "must be 0 here: replicas are in several data centres")
+        if job.recompute == "auto":
+            yield InputError("job.recompute", "auto", "must be none, selective or full here")
         if job.model is None:
             for name in ("parameters_per_stage", "activation_bytes"):
                 if not getattr(job, name):

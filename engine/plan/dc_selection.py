@@ -212,9 +212,7 @@ def _figures(
         makespan_ms=result.timeline.makespan,
         lower_bound_ms=result.lower_bound,
         utilization=result.timeline.utilization(),
-        memory=memory_per_stage(
-            job.stages.memory, gpus_of_stages(cluster, partitions), result.timeline.schedule
-        ),
+        memory=memory_per_stage(job.stages, gpus_of_stages(cluster, partitions), result.timeline.schedule),
         ends_together=result.timeline.schedule.traversal.ends_together,
         contention=shared_by(result.timeline.schedule, result.chosen),
     )
@@ -257,7 +255,8 @@ def timed_option(
         allreduce_ms = 1e3 * job.all_reduce_s(option.pipelines, bandwidth)
         if job.tied_bytes and not figures.ends_together:
             tied_ms = 1e3 * tied.exchange_s(cluster, job, option.order)
-    placed = job.profiles(gpus_of_stages(cluster, option.partitions))
+    gpus = gpus_of_stages(cluster, option.partitions)
+    placed = job.profiles(gpus)
     update_ms = None
     if request.job.layer_profiles is not None:
         update_ms = 1e3 * max(stage.update_s for stage in placed)
@@ -267,6 +266,7 @@ def timed_option(
     return replace(
         option,
         feasible=True,
+        recompute=job.stages.recompute_of(gpus),
         pp_time_ms=figures.makespan_ms,
         lower_bound_ms=figures.lower_bound_ms,
         memory_gb_per_gpu=_memory_gb(option, figures.memory),

@@ -8,14 +8,16 @@ from numpy.typing import NDArray
 from engine.cluster.gpus import Gpu
 from engine.model.memory import StageMemory
 from engine.plan.result import MemoryUse
+from engine.plan.stages import Stages
 from engine.schedule import OpKind, Schedule
 from engine.schedule.ir import NO_OP
 
 
 def memory_per_stage(
-    memory: tuple[StageMemory, ...] | None, gpus: Sequence[Gpu], schedule: Schedule
+    stages: Stages, gpus: tuple[Gpu, ...], schedule: Schedule
 ) -> tuple[MemoryUse, ...] | None:
-    """`held_bytes` by part, stage i on `gpus[i]`; None if `memory` is."""
+    """`held_bytes` by part, stage i on `gpus[i]`; None if the memory of `stages` is not known."""
+    memory = stages.memory_of(gpus)
     held = held_bytes(memory, schedule)
     if memory is None or held is None:
         return None

@@ -14,6 +14,7 @@ from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
 from engine.plan.layers import MOST_LAYERS, Balance
 from engine.plan.profiled_job import ProfiledJob
+from engine.plan.recompute import recomputed_stages
 from engine.plan.request import (
     DEFAULT_INTRA_GBPS,
     JobInput,
@@ -187,7 +188,7 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         if model is not None and layout.layers is not None and sum(layout.layers) != model.layers:
             allowed = f"must add up to the model's {model.layers} layers"
             raise InputError("layers_per_stage", list(layout.layers), allowed)
-        stages = stages_of(given, layout, model)
+        stages = recomputed_stages(given, layout, model)
         profiles = _slowest(stages, request, cluster)
     except InputError as error:
         raise InputError(f"job.{error.field}", error.value, error.allowed) from None
@@ -229,7 +230,7 @@ def _balance(request: PlanRequest, layout: Layout, model: Transformer) -> Balanc
 def _profiled_job(request: PlanRequest, cluster: Cluster, layout: Layout, given: LayerProfilesInput) -> Job:
     """The job of a layer profile; its slowest stage sets the pace."""
     try:
-        profiled = ProfiledJob.of(request.job, layout, given, _types(request, cluster))
+        profiled = ProfiledJob.of(request.job, layout, given, types_of(request, cluster))
         profiles = _slowest(profiled.stages, request, cluster)
     except InputError as error:
         raise InputError(f"job.{error.field}", error.value, error.allowed) from None
@@ -266,11 +267,11 @@ def _job(
 
 def _slowest(stages: Stages, request: PlanRequest, cluster: Cluster) -> tuple[StageProfile, ...]:
     """The profiles on the slowest GPUs among those that may be used."""
-    types = _types(request, cluster)
+    types = types_of(request, cluster)
     return max((stages.on(gpu) for gpu in types), key=lambda profiles: profiles[0].forward_s)
 
 
-def _types(request: PlanRequest, cluster: Cluster) -> tuple[Gpu, ...]:
+def types_of(request: PlanRequest, cluster: Cluster) -> tuple[Gpu, ...]:
     """The types of GPU that may be used, or all if there are none."""
     usable = [dc for dc in cluster.datacenters if dc.gpus and dc.name in request.allowed_names]
     return tuple({dc.gpu.name: dc.gpu for dc in usable or cluster.datacenters}.values())

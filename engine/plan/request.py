@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.document import NameOrShape
 from engine.model.families.config import LARGEST
+from engine.model.flops import Recompute
 from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_sizes
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
@@ -120,6 +121,7 @@ OF_A_MODEL = (
     "measured",
     "dtype_bytes",
     "recompute",
+    "fused_attention",
     "zero",
     "prefill",
 )
@@ -148,6 +150,13 @@ Sequences = Annotated[Count, Field(le=1_000_000)]
 MicroBatches = Annotated[
     Annotated[Sequences, Tag("int")] | Annotated[list[Sequences], _several, Tag("list[int]")], _either
 ]
+
+
+def _recompute_by_name(value: object) -> object:
+    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
+
+
+RecomputeChoice = Annotated[Literal["none", "selective", "full", "auto"], BeforeValidator(_recompute_by_name)]
 
 
 class LayerProfilesInput(Document):
@@ -184,12 +193,15 @@ class Layout:
     """A layout of a job: stages of a pipeline, GPUs of a stage, sequences of a microbatch.
 
     layers : of each stage; None: as even as possible.
+    recompute : of each stage; or the microbatches in flight that each stage must have memory for, with the
+        least recomputation; None: as the document says.
     """
 
     partitions: int
     tp: int
     micro_batch: int
     layers: tuple[int, ...] | None = None
+    recompute: tuple[Recompute, ...] | int | None = None
 
 
 class JobInput(Document):
@@ -198,6 +210,10 @@ class JobInput(Document):
     A model's times come from rooflines, from `mfu` if it is given, or from `measured` times. With
     `layer_profiles`, `model` is its name there, and times and sizes are sums over the layers of a stage.
     layers_per_stage : even; balanced: by speed and memory of the GPUs; or the numbers.
+    recompute : activations that are computed again for the backward pass (Korthikanti et al. 2022): none; of
+        attention's core (selective); of whole stages (full, or true; none is false); auto: for each stage the
+        least that memory allows.
+    fused_attention : attention's core stores nothing, so there selective is none.
     zero : 1: the replicas of a stage share the optimizer's state (ZeRO-1); 0: each has all of it.
     prefill : memory that every GPU reserves for prefill in its bubbles; None: nothing.
     """
@@ -212,7 +228,8 @@ class JobInput(Document):
     measured: MeasuredProfile | None = None
     layer_profiles: LayerProfilesInput | None = None
     dtype_bytes: Literal[1, 2, 4, 8] = 2
-    recompute: Flag = True
+    recompute: RecomputeChoice = "full"
+    fused_attention: Flag = True
     zero: Literal[0, 1] = 0
     prefill: PrefillBudget | None = None
     forward_ms: Positive | None = None
@@ -262,10 +279,12 @@ class JobInput(Document):
         assert self.layer_profiles is not None
         if not isinstance(self.model, str):
             yield InputError("model", self.model, "must be the model's name in layer_profiles")
-        self._refuse(("mfu", "measured", "dtype_bytes", "zero"), "leave it out with layer_profiles")
+        names = ("mfu", "measured", "dtype_bytes", "fused_attention", "zero")
+        self._refuse(names, "leave it out with layer_profiles")
         self._refuse(("layers_per_stage",), "with layer_profiles it is layer_profiles.layers_per_stage")
-        if "recompute" in self.model_fields_set and self.recompute:
-            yield InputError("recompute", True, "layer_profiles have no recomputation: leave it out")
+        if "recompute" in self.model_fields_set and self.recompute != "none":
+            allowed = "layer_profiles have no recomputation: leave it out"
+            yield InputError("recompute", self.recompute, allowed)
         if self.layer_profiles.layers_per_stage is not None and isinstance(self.partitions, list):
             yield InputError("partitions", self.partitions, "one number with layer_profiles.layers_per_stage")
 
@@ -279,12 +298,17 @@ class JobInput(Document):
         if isinstance(self.layers_per_stage, list) and self.partitions != len(self.layers_per_stage):
             allowed = f"one number per stage: partitions is {self.partitions}"
             yield InputError("layers_per_stage", self.layers_per_stage, allowed)
+        if self.layers_per_stage == "balanced" and self.recompute == "auto":
+            yield InputError("layers_per_stage", "balanced", "even or numbers with recompute: auto")
         if self.measured is None:
             return
         if self.layers_per_stage == "balanced":
             yield InputError("layers_per_stage", "balanced", "even or numbers if stages were measured")
         if self.mfu is not None:
             yield InputError("mfu", self.mfu, "leave it out if times are measured")
+        if self.recompute == "auto":
+            allowed = "none, selective or full: measured times are of one of them"
+            yield InputError("recompute", "auto", allowed)
         if len(self.layouts) > 1:
             yield InputError("measured", "rows", "needs a single partitions, tp and micro_batch, not lists")
 
@@ -459,6 +483,9 @@ class PlanRequest(Document):
             yield InputError(
                 "method", self.method, "accepts no lists of partitions, tp, micro_batch; use search"
             )
+        if self.method == "algorithm1" and self.job.recompute == "auto":
+            allowed = "none, selective or full with algorithm1; or use search"
+            yield InputError("job.recompute", "auto", allowed)
         ops = max(layout.partitions for layout in self.job.layouts) * self.job.microbatches * KINDS
         if ops > MOST_OPS:
             allowed = f"partitions × microbatches gives {ops} ops per pipeline; at most {MOST_OPS} in a cell"

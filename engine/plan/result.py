@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from engine.model.flops import Recompute
 from engine.schedule.scenario import Contention
 
 # Stages whose memory an answer lists, of all its options together: the best first, then the front.
@@ -51,6 +52,8 @@ class Option:
     tied_ms, tied_egress_gb : of a tied embedding's gradients between first and last stage; None if there are
         none, and then not in the JSON. The search has them in `allreduce_ms` and `egress_gb`, too. Algorithm
         1 has those as Atlas prints them; here only `iteration_ms` and the costs include the gradients.
+    recompute : of each stage, where the plan chooses it: none, selective or full; else None, and not in the
+        JSON.
     zero : 1: the replicas of a stage share the optimizer's state; 0 is not in the JSON.
     tp, micro_batch : GPUs of a stage, sequences of a microbatch.
     memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
@@ -67,6 +70,7 @@ class Option:
     policy: str
     tp: int = 1
     micro_batch: int = 1
+    recompute: tuple[Recompute, ...] | None = None
     zero: int = 0
     feasible: bool = False
     reason: str | None = None
@@ -116,7 +120,7 @@ class Option:
     def as_dict(self) -> dict[str, Any]:
         """The option as docs/dev/contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("update_ms", "tied_ms", "tied_egress_gb"):
+        for name in ("recompute", "update_ms", "tied_ms", "tied_egress_gb"):
             if values[name] is None:
                 del values[name]
         if not self.zero:

@@ -5,7 +5,7 @@ replaces its roofline.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
@@ -14,6 +14,7 @@ from engine.cluster.collectives import Rates
 from engine.cluster.gpus import Gpu
 from engine.errors import Infeasible, InputError
 from engine.model.efficiency import shipped
+from engine.model.flops import Recompute
 from engine.model.iteration import Machine
 from engine.model.kernels import Device, How
 from engine.model.measured_blocks import measured_block
@@ -42,19 +43,48 @@ class Stages:
     """The stages of one layout of a job on any GPU.
 
     profiles_on : the profile of each stage if all of them are on this type of GPU.
-    memory : of each stage; None if the job does not say what it trains.
+    memory : of each stage; None if the job does not say what it trains, or if it depends on the type of GPU.
+    recompute_on : what each stage repeats on this type of GPU, where each has its own recomputation.
+    variants : then the stages with one recomputation for all, the fastest first; choice : see `by_recompute`.
     """
 
     profiles_on: Callable[[Gpu], tuple[StageProfile, ...]]
     memory: tuple[StageMemory, ...] | None = None
+    recompute_on: Callable[[Gpu], tuple[Recompute, ...]] | None = None
+    variants: Mapping[Recompute, "Stages"] = field(default_factory=dict, compare=False)
+    choice: tuple[Recompute, ...] | int = ()
     _seen: dict[str, tuple[StageProfile, ...]] = field(default_factory=dict, compare=False)
     _held: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     _rooms: dict[tuple[object, ...], Room | Infeasible] = field(default_factory=dict, compare=False)
 
     def sharded_over(self, replicas: int) -> "Stages":
         """The same stages with the optimizer's state spread over `replicas` of each (ZeRO-1)."""
+        if self.variants:
+            return by_recompute(
+                {mode: one.sharded_over(replicas) for mode, one in self.variants.items()}, self.choice
+            )
         memory = self.memory and tuple(one.sharded_over(replicas) for one in self.memory)
         return Stages(profiles_on=self.on, memory=memory)
+
+    def memory_on(self, gpu: Gpu) -> tuple[StageMemory, ...] | None:
+        """The memory of each stage if all of them are on this type of GPU."""
+        return self._memory_with(None if self.recompute_on is None else self.recompute_on(gpu))
+
+    def memory_of(self, gpus: Sequence[Gpu]) -> tuple[StageMemory, ...] | None:
+        """The memory of each stage, stage i on `gpus[i]`."""
+        return self._memory_with(self.recompute_of(gpus))
+
+    def _memory_with(self, modes: tuple[Recompute, ...] | None) -> tuple[StageMemory, ...] | None:
+        if modes is None:
+            return self.memory
+        each = {mode: one.memory or () for mode, one in self.variants.items()}
+        return tuple(each[mode][stage] for stage, mode in enumerate(modes))
+
+    def recompute_of(self, gpus: Sequence[Gpu]) -> tuple[Recompute, ...] | None:
+        """What each stage repeats, stage i on `gpus[i]`; None if the document says it of all."""
+        if self.recompute_on is None:
+            return None
+        return tuple(self.recompute_on(gpu)[stage] for stage, gpu in enumerate(gpus))
 
     def on(self, gpu: Gpu) -> tuple[StageProfile, ...]:
         """The profile of each stage on `gpu`, computed once."""
@@ -66,10 +96,11 @@ class Stages:
         """The microbatches that each stage has memory for on `gpu`, at most `microbatches`; below 1: it does
         not fit.
         """
-        if self.memory is None:
-            return (microbatches,) * len(self.on(gpu))
         if gpu.name not in self._held:
-            self._held[gpu.name] = tuple(one.most_in_flight(gpu.memory_bytes) for one in self.memory)
+            memory = self.memory_on(gpu)
+            if memory is None:
+                return (microbatches,) * len(self.on(gpu))
+            self._held[gpu.name] = tuple(one.most_in_flight(gpu.memory_bytes) for one in memory)
         return tuple(min(microbatches, n) for n in self._held[gpu.name])
 
     def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
@@ -84,7 +115,8 @@ class Stages:
         return self._rooms[key]
 
     def _room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
-        if self.memory is None:
+        memory = self.memory_of(gpus)
+        if memory is None:
             return Room(in_flight=None, full=None)
         types = {gpu.name: gpu for gpu in gpus}
         held_on = {name: self.in_flight_on(gpu, microbatches) for name, gpu in types.items()}
@@ -92,9 +124,9 @@ class Stages:
         least = min(range(len(held)), key=lambda stage: held[stage])
         in_flight = held[least]
         if in_flight < 1:
-            return Infeasible(reason=_too_large(least, self.memory[least], gpus[least]))
-        pairs = set(zip(self.memory, (gpu.memory_bytes for gpu in gpus), strict=True))  # most are alike
-        full = [memory.most_full(memory_bytes, in_flight) for memory, memory_bytes in pairs]
+            return Infeasible(reason=_too_large(least, memory[least], gpus[least]))
+        pairs = set(zip(memory, (gpu.memory_bytes for gpu in gpus), strict=True))  # most are alike
+        full = [one.most_full(memory_bytes, in_flight) for one, memory_bytes in pairs]
         most_full = min((n for n in full if n is not None), default=microbatches)
         return Room(
             in_flight=in_flight if in_flight < microbatches else None,
@@ -103,10 +135,34 @@ class Stages:
 
     def no_room_on(self, gpu: Gpu) -> str | None:
         """Why no stage at all fits `gpu`; None if at least one does."""
-        if self.memory is None or max(self.in_flight_on(gpu, 1)) >= 1:
+        memory = self.memory_on(gpu)
+        if memory is None or max(self.in_flight_on(gpu, 1)) >= 1:
             return None
-        least = min(range(len(self.memory)), key=lambda stage: _least_bytes(self.memory[stage]))  # type: ignore[index]
-        return _too_large(least, self.memory[least], gpu)
+        least = min(range(len(memory)), key=lambda stage: _least_bytes(memory[stage]))
+        return _too_large(least, memory[least], gpu)
+
+
+def by_recompute(variants: Mapping[Recompute, Stages], choice: tuple[Recompute, ...] | int) -> Stages:
+    """Stages with a recomputation of their own, of `variants`, which are the same stages, the fastest first.
+
+    choice : that of each stage; or the microbatches in flight that each must hold, with the fastest variant.
+        A stage that holds so many with none takes the one that holds most.
+    """
+    modes: dict[str, tuple[Recompute, ...]] = {}
+
+    def modes_on(gpu: Gpu) -> tuple[Recompute, ...]:
+        if not isinstance(choice, int):
+            return choice
+        if gpu.name not in modes:
+            held = {mode: one.in_flight_on(gpu, choice) for mode, one in variants.items()}
+            count = len(next(iter(held.values())))
+            modes[gpu.name] = tuple(max(held, key=lambda mode: held[mode][i]) for i in range(count))
+        return modes[gpu.name]
+
+    def profiles(gpu: Gpu) -> tuple[StageProfile, ...]:
+        return tuple(variants[mode].on(gpu)[stage] for stage, mode in enumerate(modes_on(gpu)))
+
+    return Stages(profiles_on=profiles, recompute_on=modes_on, variants=variants, choice=choice)
 
 
 def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Stages:
@@ -123,15 +179,18 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
     for name, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if count % layout.tp:  # which training refuses
             raise InputError("tp", layout.tp, f"must divide the model's {name} = {count}")
+    assert given.recompute != "auto"  # `recomputed_stages` chooses
     how = How(
-        recompute="full" if given.recompute else "none",
+        recompute=given.recompute,
         sequence_parallel=layout.tp > 1,
-        fused_attention=True,
+        fused_attention=given.fused_attention,
     )
     memory = _memory_of(given, layout, model, how, blocks)
     if given.mfu is not None:
-        return Stages(profiles_on=_at_mfu(given, layout, model, given.mfu, blocks), memory=memory)
-    return Stages(profiles_on=_by_roofline(given, layout, model, how, blocks), memory=memory)
+        profiles_on = _at_mfu(given, layout, model, how, given.mfu, blocks)
+    else:
+        profiles_on = _by_roofline(given, layout, model, how, blocks)
+    return Stages(profiles_on=profiles_on, memory=memory)
 
 
 def _memory_of(
@@ -174,23 +233,34 @@ def _as_given(given: JobInput, stages: int) -> Stages:
 
 
 def _at_mfu(
-    given: JobInput, layout: Layout, model: Transformer, mfu: float, blocks: Sequence[int]
+    given: JobInput, layout: Layout, model: Transformer, how: How, mfu: float, blocks: Sequence[int]
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
     compute = Compute(
         micro_batch=layout.micro_batch,
         tensor_parallel=layout.tp,
         mfu=mfu,
         dtype_bytes=given.dtype_bytes,
-        recompute=given.recompute,
+        recompute=how.recompute,
+        fused_attention=how.fused_attention,
     )
-    return lambda gpu: stage_profiles(model, compute, (gpu,) * layout.partitions, blocks)
+
+    def profiles(gpu: Gpu) -> tuple[StageProfile, ...]:
+        computed = stage_profiles(model, compute, (gpu,) * layout.partitions, blocks)
+        return tuple(map(_in_backward, computed)) if how.recompute == "selective" else computed
+
+    return profiles
+
+
+def _in_backward(profile: StageProfile) -> StageProfile:
+    """Attention's core is computed again block by block within the backward pass, not as an op of its own."""
+    return replace(profile, backward_s=profile.backward_s + profile.recompute_s, recompute_s=0.0)
 
 
 def _by_roofline(
     given: JobInput, layout: Layout, model: Transformer, how: How, blocks: Sequence[int]
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
     def on(gpu: Gpu) -> How:
-        if layout.tp > 1:
+        if layout.tp > 1 or not how.fused_attention:
             return how
         block = measured_block(gpu.name, model, layout.micro_batch, recompute=how.recompute == "full")
         return replace(how, measured=block)
@@ -203,6 +273,8 @@ def _by_roofline(
         computed = roofline_profiles(
             model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch, blocks=blocks
         )
+        if how.recompute == "selective":
+            computed = tuple(map(_in_backward, computed))
         if given.measured is None:
             return computed
         try:

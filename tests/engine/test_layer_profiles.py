@@ -154,7 +154,7 @@ def test_a_stage_that_does_not_fit_its_gpu_is_not_placed_there() -> None:
         ),
         ({"partitions": 4}, "job.layer_profiles.layers_per_stage: [10, 10, 6]: one number per stage: 4"),
         ({"mfu": 0.4}, "job.mfu: 0.4: leave it out with layer_profiles"),
-        ({"recompute": True}, "job.recompute: True: layer_profiles have no recomputation"),
+        ({"recompute": True}, "job.recompute: 'full': layer_profiles have no recomputation"),
         ({"layer_profiles": {"times": str(TIMES)}}, "job.layer_profiles.times: '"),
         (
             {"layer_profiles": {"layers_per_stage": [10, 10, 7]}},

@@ -295,6 +295,10 @@ def test_the_scenario_of_an_option_has_the_times_of_its_layers() -> None:
             },
             "job.layers_per_stage: 'balanced': even or numbers if stages were measured",
         ),
+        (
+            {"layers_per_stage": "balanced", "recompute": "auto"},
+            "job.layers_per_stage: 'balanced': even or numbers with recompute: auto",
+        ),
     ],
 )
 def test_bad_layers_are_refused_by_name(job: dict[str, Any], message: str) -> None:

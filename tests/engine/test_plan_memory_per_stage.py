@@ -25,9 +25,10 @@ def test_an_option_has_the_memory_of_each_stage_against_its_own_gpu(method: str)
         assert option.layers_per_stage == (3, 3, 2, 2)
         assert option.memory_per_stage is not None
         schedule = simulated(request, option).timeline.schedule  # type: ignore[union-attr]
-        held = held_bytes(placed_job(request, option)[1].stages.memory, schedule)
-        assert [use.total_bytes for use in option.memory_per_stage] == pytest.approx(held, abs=2)
         types = [MIXED[request.index_of[part.dc]] for part in option.partitions for _ in range(part.stages)]
+        stages = placed_job(request, option)[1].stages
+        held = held_bytes(stages.memory_of([gpu(name) for name in types]), schedule)
+        assert [use.total_bytes for use in option.memory_per_stage] == pytest.approx(held, abs=2)
         assert [use.gpu_bytes for use in option.memory_per_stage] == [
             round(gpu(name).memory_bytes) for name in types
         ]

@@ -13,6 +13,7 @@ from webapp.inventory.models import Node
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.planning.compose import initial_of
+from webapp.planning.document import train_document
 from webapp.planning.models import Plan
 
 CREATE = reverse("planning:plan-create")
@@ -63,6 +64,23 @@ def test_a_plan_that_shares_optimizer_states_cannot_be_launched(world: World) ->
     assert "plan with 0 to launch" in page.context["launch"]["reason"]
     with pytest.raises(InputError, match=r"zero: 1"):
         launch_plan(world.users["operator"], plan, plan.result["best"])
+
+
+def test_stages_that_recompute_differently_cannot_be_launched(world: World) -> None:
+    plan = made(world, recompute="auto")
+    assert plan.request["job"]["recompute"] == "auto"
+    assert initial_of(plan)["recompute"] == "auto"
+    option = plan.result["options"][plan.result["best"]]
+    assert set(option["recompute"]) == {"none"}, "there is memory for all"
+    page = page_of(world, plan)
+    assert page.context["launch"]["ok"], page.context["launch"]
+    assert "Recomputation" in page.content.decode()
+    mixed = {**option, "recompute": ["full", *option["recompute"][1:]]}
+    with pytest.raises(InputError, match=r"recompute: 'auto'.*in all stages or in none"):
+        train_document(plan.request, mixed, plan.training)
+    for flag, name in ((True, "full"), (False, "none")):
+        plan.request["job"]["recompute"] = flag
+        assert initial_of(plan)["recompute"] == name
 
 
 def test_the_data_of_a_plan_is_what_its_launch_trains_on(world: World) -> None:

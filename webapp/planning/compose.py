@@ -23,7 +23,7 @@ RULES = (
     "iterations",
     "deadline_h",
 )
-COUNTED = ("partitions", "microbatches", "tp", "mfu", "zero")
+COUNTED = ("partitions", "microbatches", "tp", "mfu", "recompute", "zero")
 # What a launch of a plan of a model trains: that model, or a small one with its times.
 PLANNED, SMALL = "planned", "small"
 SHAPE = ("layers", "hidden", "heads", "seq")
@@ -96,6 +96,8 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         kept = job.get("prefill") or {}
         layers = job.get("layers_per_stage", "even")
         values |= {"layers_per_stage": layers} if isinstance(layers, list) else {"spread": layers}
+        if isinstance(flag := job.get("recompute"), bool):
+            kept = kept | {"recompute": "full" if flag else "none"}
         return values | kept | model_values(job["model"]) | {"model_micro_batch": job.get("micro_batch", 1)}
     if job.get("comm_to_compute") != transfer_to_forward(values, links_of(named_pools(dcs))):
         values["comm_to_compute"] = job.get("comm_to_compute")
@@ -159,6 +161,7 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
             "tp": one_or_many(values.get("tp")),
             "layers_per_stage": values.get("layers_per_stage") or values.get("spread"),
             "mfu": values.get("mfu"),
+            "recompute": values.get("recompute"),
             "zero": values.get("zero"),
             "prefill": kept,
         }

@@ -93,6 +93,11 @@ def train_fields(
     if request["job"].get("zero"):
         allowed = "a training run keeps the optimizer's state on every replica: plan with 0 to launch"
         raise InputError("zero", request["job"]["zero"], allowed)
+    if len(set(option.get("recompute") or ())) > 1:
+        allowed = "a training run recomputes in all stages or in none: plan with full or none to launch"
+        raise InputError("recompute", "auto", allowed)
+    if request["job"].get("recompute") == "selective" and not request["job"].get("fused_attention", True):
+        raise InputError("recompute", "selective", "a training run has full or none: plan with one to launch")
     if not training:
         raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
     used = [part["dc"] for part in option["partitions"]]

@@ -107,6 +107,14 @@ class PlanForm(Sectioned, ModelFields):
         help_text="One number per stage in pipeline order, such as 6, 6, 4, 4. Leave empty to spread them.",
     )
     mfu = of_plan("job.mfu", label="MFU", initial=DEFAULT_MFU)
+    recompute = of_plan(
+        "job.recompute",
+        label="Recomputation",
+        words={"full": "Whole stages", "none": "None", "auto": "By stage, where memory asks for it"},
+        required=False,
+        help_text="A training run recomputes in all stages or in none: a plan in which they differ cannot be "
+        "launched.",
+    )
     zero = of_plan(
         "job.zero",
         label="Optimizer states",
@@ -213,6 +221,7 @@ class PlanForm(Sectioned, ModelFields):
                 "comm_to_compute",
                 "parameters_per_stage",
                 "mfu",
+                "recompute",
                 "zero",
                 "weight_budget_gb",
                 "kv_budget_gb",

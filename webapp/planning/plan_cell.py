@@ -95,6 +95,9 @@ def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -
     ]
     if layers is not None:
         columns.append(Column(label="Layers", key="layers", decimals=0))
+    if option and option.get("recompute"):
+        rows = [row | {"again": mode} for row, mode in zip(rows, option["recompute"], strict=True)]
+        columns.append(Column(label="Recomputation", key="again"))
     if cell is not None and cell.timeline is not None:
         rows = [row | figures for row, figures in zip(rows, _in_an_iteration(cell), strict=True)]
         columns += [

@@ -213,7 +213,7 @@ class Cells:
             policy=scenario.policy,
             makespan_ms=timeline.makespan,
             utilization=timeline.utilization(),
-            memory=memory_per_stage(job.stages.memory, gpus, schedule),
+            memory=memory_per_stage(job.stages, gpus, schedule),
             ends_together=schedule.traversal.ends_together,
             contention=contention,
         )

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from engine.cluster.cluster import Cluster
 from engine.cluster.gpus import Gpu
 from engine.plan.cell import hop_ms, lan_ms
-from engine.plan.job import Job, cluster_of, job_of
+from engine.plan.job import Job, cluster_of, job_of, types_of
+from engine.plan.recompute import turning_points
 from engine.plan.request import Layout, PlanRequest
 from engine.plan.result import Partition
 from engine.schedule.scenario import Link
@@ -157,6 +158,21 @@ def problems_of(request: PlanRequest, layout: Layout | None = None) -> list[Prob
     return [in_cells(whole, cell) for cell in first_sizes(whole.job)]
 
 
+def layouts_to_try(request: PlanRequest, layout: Layout) -> list[Layout]:
+    """`layout`, or one for each number of microbatches in flight at which a stage changes its recomputation.
+
+    Raises InputError as `job_of` does.
+    """
+    if request.job.recompute != "auto":
+        return [layout]
+    cluster = cluster_of(request)
+    job, types = job_of(request, cluster, layout), types_of(request, cluster)
+    most = max(dc.gpus for dc in cluster.datacenters) // layout.tp
+    replicas = {max(1, most >> i) for i in range(most.bit_length() + 1)} if job.zero else {1}
+    points = [turning_points(job.of_pipelines(n).stages, types, job.microbatches) for n in replicas]
+    return [replace(layout, recompute=k) for k in sorted(set().union(*points))]
+
+
 def problem_of(request: PlanRequest) -> Problem:
     """The first of them: the first layout, cells as C says."""
     return problems_of(request)[0]
@@ -222,6 +238,8 @@ def in_cells(whole: Problem, cell: int) -> Problem:
 def _stage_times(request: PlanRequest, job: Job, gpu: Gpu) -> StageTimes:
     profiles = job.stages.on(gpu)
     held = job.stages.in_flight_on(gpu, job.microbatches)
+    if job.zero and job.stages.variants:  # with fewer replicas stages may repeat more, and so hold more
+        held = (job.microbatches,) * job.partitions
     most = job.microbatches if request.memory_limit is None else request.memory_limit
     return StageTimes(
         forward=np.array([1e3 * profile.forward_s for profile in profiles]),

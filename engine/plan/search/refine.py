@@ -92,9 +92,12 @@ def marked(request: PlanRequest, options: Sequence[Option]) -> tuple[Option, ...
 
 def shape_key(option: Option) -> object:
     """All that determines the time of an option's cell, within one request."""
+    return option.partitions, _layout_key(option), option.zero and option.pipelines
+
+
+def _layout_key(option: Option) -> object:
     cell = option.pipelines // option.dp_cells
-    replicas = option.zero and option.pipelines
-    return option.partitions, option.layers_per_stage, option.tp, option.micro_batch, cell, replicas
+    return option.layers_per_stage, option.recompute, option.tp, option.micro_batch, cell
 
 
 def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
@@ -104,8 +107,7 @@ def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
     least: dict[int, Option] = {}
     for i, option in enumerate(options):
         if _has_room(option):
-            stages, cell = sum(part.stages for part in option.partitions), option.pipelines // option.dp_cells
-            layout = stages, option.layers_per_stage, option.tp, option.micro_batch, cell
+            layout = sum(part.stages for part in option.partitions), _layout_key(option)
             if layout not in jobs:
                 jobs[layout] = placed_job(request, option)
             least[i] = _at_best(request, *jobs[layout], option)
@@ -184,7 +186,7 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
         makespan_ms=timed.timeline.makespan,
         lower_bound_ms=min(timed.lower_bound, timed.timeline.makespan),
         utilization=timed.timeline.utilization(),
-        memory=memory_per_stage(job.stages.memory, gpus_of_stages(cluster, option.partitions), schedule),
+        memory=memory_per_stage(job.stages, gpus_of_stages(cluster, option.partitions), schedule),
         ends_together=schedule.traversal.ends_together,
     )
     faster = _figured(request, cluster, job, faster, figures)

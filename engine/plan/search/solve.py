@@ -9,7 +9,14 @@ from engine.plan.request import PlanRequest
 from engine.plan.result import Effort, LeftOut, Option, PlanResult, StoppedBy
 from engine.plan.search.cells import Spent
 from engine.plan.search.excluded import excluded
-from engine.plan.search.problem import Problem, in_cells, other_sizes, problem_of, problems_of
+from engine.plan.search.problem import (
+    Problem,
+    in_cells,
+    layouts_to_try,
+    other_sizes,
+    problem_of,
+    problems_of,
+)
 from engine.plan.search.refine import marked
 from engine.plan.search.space import Ahead, Space
 
@@ -68,7 +75,9 @@ def _problems(request: PlanRequest) -> tuple[list[Problem], tuple[LeftOut, ...]]
     """One for each layout that fits some GPU and each size of cells; the first if none fits."""
     fitting, left_out = [], []
     for layout in request.job.layouts:
-        problems = problems_of(request, layout)
+        problems = [
+            problem for one in layouts_to_try(request, layout) for problem in problems_of(request, one)
+        ]
         reason = problems[0].does_not_fit()
         if reason is None:
             fitting += problems
@@ -92,7 +101,7 @@ class _Search:
         report: Callable[[int, int | None], None],
     ) -> None:
         self.budget_s, self.cancelled, self.report = budget_s, cancelled, report
-        layouts = len(problems[0].request.job.layouts)
+        layouts = len({problem.job.layout for problem in problems})
         self.spent = Spent(seconds=min(LAYOUT_S * layouts, LAYOUTS_SHARE * budget_s))
         self.spaces: list[Space] = []
         self._add(problems)
