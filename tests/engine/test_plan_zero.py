@@ -13,7 +13,11 @@ from engine.model.layout import Strategies
 from engine.model.memory import MIXED, OF_A_RUN, stage_memory, training_memory
 from engine.model.presets import PRESETS
 from engine.plan.request import PlanRequest
-from engine.plan.result import Option
+from engine.plan.result import Option, PlanResult
+from engine.plan.search.candidates import candidates
+from engine.plan.search.cells import Cells, TimedCell
+from engine.plan.search.numbers import Numbers
+from engine.plan.search.problem import problems_of
 from tests.engine.test_plan_search import answer_of, document, score
 
 SHAPE = {"layers": 8, "hidden": 4096, "heads": 32, "vocab": 32_000, "seq": 2048, "family": "llama"}
@@ -122,3 +126,58 @@ def test_only_stage_1_and_only_of_a_model(job: dict[str, Any], field: str) -> No
 
 def test_options_say_it() -> None:
     assert Option(dp_cells=1, pipelines=1, policy="1f1b", zero=1).as_dict()["zero"] == 1
+
+
+def mixed_document(layers: Any, memory_gb: float, recompute: str, **more: Any) -> dict[str, Any]:
+    """Six layers in two stages on a fast GPU and one of half its speed and memory."""
+    data = asked([4, 4], order=["dc0", "dc1"], **more)
+    for dc, share in zip(data["datacenters"], (1.0, 0.5), strict=True):
+        gpu = {"peak_tflops": 312 * share, "memory_gb": memory_gb * share, "hbm_gb_s": 2039}
+        dc |= {"gpu_type": gpu, "intra_gbps": 1e9}  # algorithm 1 counts nothing inside a data centre
+    job = {"model": {**SHAPE, "layers": 6}, "recompute": recompute, "layers_per_stage": layers}
+    return of(data, 1, **job)
+
+
+def mixed(layers: Any, memory_gb: float, recompute: str, **more: Any) -> PlanResult:
+    return answer_of(mixed_document(layers, memory_gb, recompute, **more))
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("memory_gb", [16, 24])
+def test_balanced_layers_are_those_of_their_own_number_of_replicas(memory_gb: float, recompute: str) -> None:
+    """Against all five ways to give each of two stages its layers, for each number of pipelines."""
+    by_hand = [mixed([n, 6 - n], memory_gb, recompute, method="algorithm1") for n in range(1, 6)]
+    balanced = mixed("balanced", memory_gb, recompute, method="algorithm1")
+    for option, *each in zip(balanced.options, *(answer.options for answer in by_hand), strict=True):
+        assert option.feasible == any(one.feasible for one in each)
+        if option.feasible:
+            same = next(one for one in each if one.layers_per_stage == option.layers_per_stage)
+            assert option.memory_per_stage == same.memory_per_stage
+            assert option.pp_time_ms == same.pp_time_ms
+            assert all(use.total_bytes <= use.gpu_bytes for use in option.memory_per_stage or ())
+    searched, even = (mixed(layers, memory_gb, recompute) for layers in ("balanced", "even"))
+    best = max(score(mixed([n, 6 - n], memory_gb, recompute)) for n in range(1, 6))
+    assert best >= score(searched) >= max(score(even), score(balanced))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    memory_gb=st.floats(12, 40),
+    policy=st.sampled_from(["gpipe", "1f1b", "varuna", "atlas"]),
+    recompute=st.sampled_from(["none", "full"]),
+)
+def test_no_cell_with_balanced_layers_is_faster_than_its_bound(
+    memory_gb: float, policy: str, recompute: str
+) -> None:
+    data = mixed_document("balanced", memory_gb, recompute)
+    data["policy"] = policy
+    for problem in problems_of(parse(PlanRequest, data))[:2]:
+        cells, numbers = Cells(problem), Numbers(problem)
+        for number in numbers.all:
+            pipelines = number * problem.job.cell_pipelines
+            listed = candidates(problem.of_pipelines(pipelines), numbers.capacities(number))
+            for placed, least_ms in zip(listed.placed, listed.bounds.tried, strict=True):
+                for cell in cells.timed((*placed, pipelines)):
+                    assert not isinstance(cell, TimedCell) or cell.makespan_ms >= least_ms * (1 - 1e-9)
+            if len(listed):
+                assert numbers.potential(number) >= listed.best_scores(pipelines).max() * (1 - 1e-9)
