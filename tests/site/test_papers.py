@@ -2,6 +2,7 @@
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,19 @@ def test_work_that_gave_way_goes_on_where_it_was(world: World) -> None:
 
 def test_an_experiment_that_fails_fails_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webapp.computations.own_process.sys.executable", "/bin/false")
+    computation = answered(world, TWO, ComputationKind.PAPERS)
+    assert computation.state == ComputationState.FAILED
+    assert computation.error == "the engine failed: RuntimeError"
+
+
+def test_a_process_that_the_system_ends_fails_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without memory some libraries abort, and the kernel kills: what came until then is no answer."""
+    script = tmp_path / "aborts"
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("webapp.computations.own_process.sys.executable", str(script))
     computation = answered(world, TWO, ComputationKind.PAPERS)
     assert computation.state == ComputationState.FAILED
     assert computation.error == "the engine failed: RuntimeError"

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,28 @@ def test_a_team_keeps_so_many_bytes(world: World, operator: Client, settings: An
     answer = operator.post("/prefill/replays/new/", sent)
     assert "delete traces" in str(answer.context["form"].errors)
     assert Computation.objects.of(ComputationKind.REPLAY).count() == 1
+
+
+def test_a_replay_stays_within_its_memory(tmp_path: Path) -> None:
+    work = {
+        "document": {
+            "bubbles": {"busy": [[[[0, 5]]]], "period_ms": 10},
+            "profile": {"a_ms": 3, "b_ms": 0.02, "c_ms": 0},
+            "trace": "azure-code",
+            "requests": 10_000_000,  # 80 MB for each of their figures
+            "controller": {},
+        },
+        "loads": [10],
+        "orders": ["fifo"],
+        "memory_bytes": 200_000_000,
+    }
+    file = tmp_path / "work.json"
+    file.write_text(json.dumps(work))
+    command = [sys.executable, "-m", "webapp.prefill.replays.process", str(file)]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    assert json.loads(lines[-1]) == {
+        "refused": ["trace", None, "needs more than 0.2 GB of memory: upload a shorter one"]
+    }
 
 
 def test_stop_ends_what_waits(world: World, operator: Client) -> None:

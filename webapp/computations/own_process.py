@@ -48,17 +48,18 @@ def json_lines(
         read: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         reader = threading.Thread(target=_read, args=(process.stdout, read), daemon=True)
         reader.start()
+        status = 0
         try:
             for line in _lines(read, wires):
                 yield json.loads(line)
             if not (wires.stopped or wires.ending()):
-                process.wait()  # it ends by itself
+                status = process.wait()  # it ends by itself, or by a signal of others: out of memory
         finally:
             process.kill()
             reader.join(LAST_READ_S)  # its file is closed next
-        if process.wait() > 0:
+        if status:
             errors.seek(0)
-            raise RuntimeError(errors.read()[-2000:])
+            raise RuntimeError(f"status {status}: {errors.read()[-2000:]}")
 
 
 def _lines(read: queue.SimpleQueue[str | None], wires: Wires) -> Iterator[str]:
