@@ -157,7 +157,7 @@ def test_balanced_layers_are_those_of_their_own_number_of_replicas(memory_gb: fl
             assert all(use.total_bytes <= use.gpu_bytes for use in option.memory_per_stage or ())
     searched, even = (mixed(layers, memory_gb, recompute) for layers in ("balanced", "even"))
     best = max(score(mixed([n, 6 - n], memory_gb, recompute)) for n in range(1, 6))
-    assert best >= score(searched) >= max(score(even), score(balanced))
+    assert best >= score(searched) >= max(score(even), score(balanced)) * (1 - 1e-6)
 
 
 @settings(max_examples=8, deadline=None)
