@@ -299,7 +299,8 @@ class JobInput(Document):
             allowed = f"one number per stage: partitions is {self.partitions}"
             yield InputError("layers_per_stage", self.layers_per_stage, allowed)
         if self.layers_per_stage == "balanced" and self.recompute == "auto":
-            yield InputError("layers_per_stage", "balanced", "even or numbers with recompute: auto")
+            allowed = "none, selective or full with balanced layers; or give even layers, or numbers"
+            yield InputError("recompute", "auto", allowed)
         if self.measured is None:
             return
         if self.layers_per_stage == "balanced":

@@ -297,7 +297,7 @@ def test_the_scenario_of_an_option_has_the_times_of_its_layers() -> None:
         ),
         (
             {"layers_per_stage": "balanced", "recompute": "auto"},
-            "job.layers_per_stage: 'balanced': even or numbers with recompute: auto",
+            "job.recompute: 'auto': none, selective or full with balanced layers; or give even layers",
         ),
     ],
 )

@@ -67,7 +67,8 @@ def test_a_plan_that_shares_optimizer_states_cannot_be_launched(world: World) ->
 
 
 def test_stages_that_recompute_differently_cannot_be_launched(world: World) -> None:
-    plan = made(world, recompute="auto")
+    assert "even layers" in str(plan_form(world, recompute="auto").errors["recompute"])
+    plan = made(world, recompute="auto", spread="even")
     assert plan.request["job"]["recompute"] == "auto"
     assert initial_of(plan)["recompute"] == "auto"
     option = plan.result["options"][plan.result["best"]]

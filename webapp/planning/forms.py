@@ -112,8 +112,8 @@ class PlanForm(Sectioned, ModelFields):
         label="Recomputation",
         words={"full": "Whole stages", "none": "None", "auto": "By stage, where memory asks for it"},
         required=False,
-        help_text="A training run recomputes in all stages or in none: a plan in which they differ cannot be "
-        "launched.",
+        help_text="By stage needs even layers, or numbers. A training run recomputes in all stages or in "
+        "none: a plan in which they differ cannot be launched.",
     )
     zero = of_plan(
         "job.zero",
