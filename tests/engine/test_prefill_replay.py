@@ -295,7 +295,7 @@ def test_infeasible_schedules_are_an_answer() -> None:
         ({"profile": {"a_ms": 1}}, "profile.b_ms"),
         ({"profile": {"points": [[1, 1], [2, 2]]}}, "profile.points"),
         ({"profile": {"points": [[1, 1], [2, -2], [3, 3]]}}, "profile.points[1]"),
-        ({"profile": {"model": "llama-3-8b", "gpu": "abacus"}}, "profile.profile"),
+        ({"profile": {"model": "llama-3-8b", "gpu": "abacus"}}, "profile.gpu"),
         ({"cells": 3, "pp_degree": 2}, "pp_degree"),
         ({"phase": "sideways"}, "phase"),
         ({"load": 0}, "load"),

@@ -3,6 +3,7 @@ and the trail of pages above this one."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from django import template
 from django.urls import Resolver404, resolve
@@ -19,11 +20,16 @@ register = template.Library()
 register.filter("dollars", dollars)
 register.filter("exact_dollars", exact_dollars)
 register.filter("policy_name", name_of)
-register.filter("schedule_name", schedule_name)
 register.filter("contention_name", contention_name)
 DASH = "–"
 # How a time is written; static/js/lib/times.js writes the same in the reader's zone.
 STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "clock": "%H:%M:%S"}
+
+
+@register.filter
+def strategy_name(strategy: dict[str, Any]) -> str:
+    """Policy and rule of contention, where it has one, of the strategy of a job's document."""
+    return schedule_name(strategy["policy"], strategy.get("contention"))
 
 
 @register.filter

@@ -130,7 +130,11 @@ class _Search:
         self._through(_numbers_ahead(self.spaces), self.budget_s, "budget")
         if not all(each.complete for space in self.spaces for each in space.classes.values()):
             self._note("candidates")
-        if any(space.numbers.is_sampled for space in self.spaces):
+        # Of stages that choose what they repeat, not every number of replicas is tried (layouts_to_try).
+        jobs = [space.problem.job for space in self.spaces]
+        if any(space.numbers.is_sampled for space in self.spaces) or any(
+            job.zero and job.stages.variants for job in jobs
+        ):
             self._note("sampled")
 
     def try_other_sizes(self) -> None:
