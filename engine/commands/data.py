@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from engine.commands.model_files import with_model
 from engine.dataset.corpus import PreparedCorpus, open_prepared
 from engine.dataset.decoded import shown_step
 from engine.dataset.document import DatasetDocument
@@ -105,7 +106,7 @@ def inspect_command(
 
 def _target(target: str, seq: int | None, batch: int, seed: int) -> tuple[PreparedCorpus, int]:
     if Path(target).is_file() and Path(target).suffix not in (".idx", ".bin"):
-        job = parse(TrainJob, load_document(target))
+        job = parse(TrainJob, with_model(load_document(target), "model", "config"))
         path = job.data.prepared
         path = next(iter(path.values())) if isinstance(path, dict) else path
         if path is None:

@@ -19,6 +19,7 @@ from engine.dataset.streams import TokenStream
 from engine.errors import InputError
 from tests.dataset.test_prepare import TEXTS, lines, prepared
 from tests.dataset.tokenizers import CHAT, EOS, as_ids, byte_folder
+from tests.runtime.decoders import CONFIGS
 
 documents = st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=12), min_size=1, max_size=8)
 
@@ -218,3 +219,18 @@ def test_the_commands(tmp_path: Path) -> None:
         (None, False, 10),
     ]
     assert row["parts"][2]["ids"] == [EOS] * 10
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(CONFIGS["qwen2"] | {"model_type": "qwen2"}))
+    job = {
+        "datacenters": [{"name": "a", "gpus": 1}],
+        "cell": {"stages": 1, "microbatches": 1, "micro_batch": 1},
+        "model": {"config": str(config.parent), "seq": 40},
+        "data": {"prepared": folder},
+        "device": {"kind": "cpu"},
+        "optimizer": {"steps": 1, "lr": 0.1},
+        "strategy": {"kind": "pipeline", "policy": "1f1b"},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    of_job = CliRunner().invoke(command, ["inspect", str(tmp_path / "job.json")], catch_exceptions=False)
+    assert of_job.stdout == shown.stdout
