@@ -80,6 +80,7 @@ def test_the_form_says_what_a_gpu_of_the_layout_holds(world: World) -> None:
     plan = made(world, model="llama-3-8b", partitions="4", microbatches="1", model_micro_batch="1")
     best = plan.result["options"][plan.result["best"]]
     needed = max(one["state_bytes"] + one["activation_bytes"] for one in best["memory_per_stage"])
+    assert "6 layers of" in figures(world, model="gpt-a", **{**layout, "partitions": "6"})
     alone = figures(world, model="llama-3-8b", **{**layout, "tp": "1"})
     assert f"{needed / 1e9:.1f} GB in the fullest of 4 stages, with" in alone
     for wrong in ({"partitions": "many"}, {"partitions": "33"}, {"tp": "3"}, {"tp": ""}):

@@ -114,10 +114,12 @@ def plan_model(request: HttpRequest) -> HttpResponse:
     values = form.cleaned_data
     context: dict[str, Any] = {"figures": None, "error": " ".join(map(str, form.errors.get("config", [])))}
     if not form.errors and values["model"]:
-        figures = figures_for(values["model"])
+        layout = _first_layout(request.POST)
+        # Some presets have as many layers as the plan has stages.
+        figures = figures_for(values["model"], layout["stages"] if layout else 1)
         assumed = [(name, json.dumps(value)) for name, value in figures.assumed.items()]
         context |= {"figures": figures, "assumed": assumed}
-        if (layout := _first_layout(request.POST)) is not None:
+        if layout is not None:
             context |= {**layout, "memory_bytes": memory_for(values["model"], **layout)}
     return render(request, "planning/model_figures.html", context)
 
