@@ -61,7 +61,7 @@ def test_a_plan_that_shares_optimizer_states_cannot_be_launched(world: World) ->
     page = page_of(world, plan)
     assert "shared by the replicas of a stage" in page.content.decode()
     assert not page.context["launch"]["ok"]
-    assert "plan with 0 to launch" in page.context["launch"]["reason"]
+    assert "to launch, plan with zero: 0" in page.context["launch"]["reason"]
     with pytest.raises(InputError, match=r"zero: 1"):
         launch_plan(world.users["operator"], plan, plan.result["best"])
 

@@ -91,7 +91,7 @@ def train_fields(
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
     if request["job"].get("zero"):
-        allowed = "a training run keeps the optimizer's state on every replica: plan with 0 to launch"
+        allowed = "a training run keeps the optimizer's state on every replica: to launch, plan with zero: 0"
         raise InputError("zero", request["job"]["zero"], allowed)
     if len(set(option.get("recompute") or ())) > 1:
         allowed = "a training run recomputes in all stages or in none: plan with full or none to launch"
