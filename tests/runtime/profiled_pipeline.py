@@ -5,9 +5,9 @@ import torch again; their files are in FOLDER/SCHEDULE-RANKS.
 """
 
 import json
-import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from tests.runtime.tp_ranks import reap
+from tests.runtime.tp_ranks import forked, reap
 
 CASES = [("gpipe", 2), ("1f1b", 2), ("1f1b", 4), ("interleaved", 2)]
 FORWARD_S, BACKWARD_S = 0.03, 0.06
@@ -99,20 +99,7 @@ def be_rank(kind: str, rank: int, world: int, folder: Path) -> None:
 def fork(kind: str, world: int, folder: Path) -> None:
     """Run one case. Raises RuntimeError where a rank fails."""
     folder.mkdir()
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                be_rank(kind, rank, world, folder)
-                code = 0
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
-            os._exit(code)
-        children.append(child)
-    reap(children)
+    reap([forked(partial(be_rank, kind, rank, world, folder)) for rank in range(world)])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -170,22 +172,27 @@ def ranks_of(of: TrainJob) -> list[dict[str, Any]]:
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryDirectory() as folder:
         for me in single_machine(of, run="test", log_dir="").ranks:
             into = os.path.join(folder, str(me.rank))
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    be_rank(of, me, listener, into)
-                    code = 0
-                except BaseException:
-                    sys.excepthook(*sys.exc_info())
-                sys.stderr.flush()
-                os._exit(code)
-            children.append((child, into))
+            children.append((forked(partial(be_rank, of, me, listener, into)), into))
         reap([child for child, _ in children])
         for _, into in children:
             with open(into, encoding="utf-8") as file:
                 found.append(json.load(file))
     return found
+
+
+def forked(work: Callable[[], None]) -> int:
+    """The process id of a fork that does this work; its status is 1 where that raises."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def reap(children: list[int]) -> None:
