@@ -28,7 +28,7 @@ def command() -> None:
 @click.argument("file")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="A new folder.")
 @click.option(
-    "--processes", type=click.IntRange(1, 1024), help="That tokenise side by side (one for each CPU)."
+    "--processes", type=click.IntRange(1, 1024), help="How many processes tokenise (one for each CPU)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines of text.")
 def prepare_command(file: str, out: Path, processes: int | None, as_json: bool) -> None:
@@ -82,11 +82,13 @@ def prepare_command(file: str, out: Path, processes: int | None, as_json: bool) 
 
 @command.command("inspect")
 @click.argument("target")
-@click.option("--step", default=0, type=click.IntRange(0), show_default=True, help="Counted from 0.")
+@click.option("--step", default=0, type=click.IntRange(0), show_default=True, help="The step, from 0.")
 @click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence, where TARGET is a folder.")
 @click.option("--batch", default=8, type=click.IntRange(1), show_default=True, help="Sequences of a step.")
 @click.option("--seed", default=0, type=click.IntRange(0), show_default=True)
-@click.option("--samples", default=8, type=click.IntRange(1), show_default=True, help="Most that are shown.")
+@click.option(
+    "--samples", default=8, type=click.IntRange(1), show_default=True, help="Show at most so many sequences."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each sequence.")
 def inspect_command(
     target: str, step: int, seq: int | None, batch: int, seed: int, samples: int, as_json: bool
