@@ -30,10 +30,10 @@ def attention(user: Any, whole: Use, runs: Iterable[Run]) -> dict[str, Any]:
     runs : those that the page shows, with what ended last among them.
     """
     waiting = _waiting(user)
-    asked = _asked(user)
-    unseen = sum(rows[0].of - len(rows) for rows in (waiting, asked) if rows)
-    found = [*_disk(), *_silent(user, whole), *_stuck(waiting), *_tenancies(asked), *_failed(runs)]
-    return {"attention": found[:MOST_SHOWN], "attention_count": len(found) + unseen}
+    tenancies = _asked(user)
+    unseen = sum(rows[0].of - len(rows) for rows in (waiting, tenancies) if rows)
+    notices = [*_disk(), *_silent(user, whole), *_stuck(waiting), *_tenancies(tenancies), *_failed(runs)]
+    return {"attention": notices[:MOST_SHOWN], "attention_count": len(notices) + unseen}
 
 
 def _waiting(user: Any) -> list[Any]:
@@ -80,8 +80,8 @@ def _disk() -> Iterator[Entry]:
 def _silent(user: Any, whole: Use) -> Iterator[Entry]:
     quiet = Node.objects.visible_to(user).in_state(NodeState.SILENT)
     rows = quiet.select_related("dc").defer("seen_ranks", "seen_hardware").order_by("name")
-    found = list(rows[: MOST_NODES + 1])
-    if len(found) > MOST_NODES:
+    nodes = list(rows[: MOST_NODES + 1])
+    if len(nodes) > MOST_NODES:
         yield {
             "level": "error",
             "title": f"{whole.nodes_silent:,} nodes are silent",
@@ -90,7 +90,7 @@ def _silent(user: Any, whole: Use) -> Iterator[Entry]:
             "action": "Open nodes",
         }
         return
-    for node in found:
+    for node in nodes:
         lasts = ago(node.last_seen or timezone.now()).removesuffix(" ago")
         yield {
             "level": "error",

@@ -78,10 +78,10 @@ def readiness(*, max_age_s: float = AGAIN_AFTER_S) -> dict[str, Check]:
         if _last and time.monotonic() - _last[0] < max_age_s:
             return _last[1]
         before = _last[1] if _last else {}
-        found = {name: _dated(check, before.get(name)) for name, check in _ask().items()}
-        _tell(before, found)
-        _last = (time.monotonic(), found)
-        return found
+        checks = {name: _dated(check, before.get(name)) for name, check in _ask().items()}
+        _tell(before, checks)
+        _last = (time.monotonic(), checks)
+        return checks
 
 
 def _tell(before: dict[str, Check], now: dict[str, Check]) -> None:
@@ -103,7 +103,7 @@ def _dated(check: Check, before: Check | None) -> Check:
 
 def _ask() -> dict[str, Check]:
     checks = {"broker": _broker(), "disk": disk()}
-    asked: dict[str, Callable[[psycopg.Cursor[Any]], Check]] = {
+    by_name: dict[str, Callable[[psycopg.Cursor[Any]], Check]] = {
         "migrations": _migrations,
         "ingest": _ingest,
         "nodes": _nodes,
@@ -113,11 +113,11 @@ def _ask() -> dict[str, Check]:
         with _connect() as line, line.cursor() as cursor:
             cursor.execute("SELECT 1")
             checks["database"] = Check(ok=True, detail="answers")
-            checks |= {name: _guarded(ask, cursor) for name, ask in asked.items()}
+            checks |= {name: _guarded(ask, cursor) for name, ask in by_name.items()}
     except psycopg.Error as error:
         checks["database"] = Check(ok=False, detail=f"does not answer ({type(error).__name__})")
         unknown = Check(ok=False, detail="unknown while the database does not answer")
-        checks |= {name: unknown for name in asked if name not in checks}
+        checks |= {name: unknown for name in by_name if name not in checks}
     return dict(sorted(checks.items()))
 
 

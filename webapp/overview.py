@@ -33,19 +33,19 @@ MAP_WIDE, MAP_HIGH = 860.0, 380.0
 def context(user: Any) -> dict[str, Any]:
     """The context of overview.html."""
     runs = _runs(user)
-    found = usages([run for run in runs if not run.is_over])
+    usage_by_run = usages([run for run in runs if not run.is_over])
     visible = DataCenter.objects.visible_to(user)
     uses = gpu_use(visible.order_by().values("pk"))
     whole = together(uses.values())
     names = dict(visible.order_by().values_list("pk", "name"))
     largest = _largest(names, uses)
-    carried = flows(runs, found)
+    carried = flows(runs, usage_by_run)
     return {
         "dc_count": len(names),
         "largest": sorted((_datacenter(dc, uses) for dc in largest), key=lambda entry: entry["name"]),
         "map": _map(largest[:MOST_DRAWN], uses, carried, len(names)),
-        "runs": [_run(run, found.get(run.pk)) for run in runs],
-        "totals": _totals(user, whole, carried, found),
+        "runs": [_run(run, usage_by_run.get(run.pk)) for run in runs],
+        "totals": _totals(user, whole, carried, usage_by_run),
         "served": served_now(Team.objects.visible_to(user)),
         **_states(user),
         **attention(user, whole, runs),
@@ -137,9 +137,9 @@ def _states(user: Any) -> dict[str, Any]:
 
 
 def _totals(
-    user: Any, whole: Use, carried: dict[Ends, float], found: dict[int, dict[str, Any] | None]
+    user: Any, whole: Use, carried: dict[Ends, float], usage_by_run: dict[int, dict[str, Any] | None]
 ) -> dict[str, Any]:
-    shares = [usage["run"]["utilization"] * len(usage["lanes"]) for usage in found.values() if usage]
+    shares = [usage["run"]["utilization"] * len(usage["lanes"]) for usage in usage_by_run.values() if usage]
     links = WanLink.objects.visible_to(user).aggregate(
         count=Count("pk"), cap_gbps=Sum("bandwidth_gbps", default=0.0)
     )

@@ -32,8 +32,8 @@ class PlotlyFinder(BaseFinder):
         self.storage.prefix = "plotly"  # type: ignore[attr-defined]  # collectstatic puts it before the name
 
     def find(self, path: str, find_all: bool = False, **kwargs: Any) -> Any:
-        found = [self.storage.path("plotly.min.js")] if path == NAME else []
-        return found if find_all else (found[0] if found else [])
+        paths = [self.storage.path("plotly.min.js")] if path == NAME else []
+        return paths if find_all else (paths[0] if paths else [])
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[Any]:
         yield "plotly.min.js", self.storage
@@ -54,18 +54,18 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
 
     async def _answer(self, request: HttpRequest) -> Any:
         if request.path_info.startswith(self.static_prefix):
-            made = await sync_to_async(self._file)(request)
-            if made is not None:
-                if made.streaming:
-                    made.streaming_content = _pieces(iter(made.streaming_content))
-                return made
+            response = await sync_to_async(self._file)(request)
+            if response is not None:
+                if response.streaming:
+                    response.streaming_content = _pieces(iter(response.streaming_content))
+                return response
         following: Awaitable[Any] = self.get_response(request)
         return await following
 
     def _file(self, request: HttpRequest) -> Any:
         path = request.path_info
-        found = self.find_file(path) if self.autorefresh else self.files.get(path)
-        return None if found is None else self.serve(found, request)
+        file = self.find_file(path) if self.autorefresh else self.files.get(path)
+        return None if file is None else self.serve(file, request)
 
 
 async def _pieces(parts: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -103,10 +103,12 @@ class Agent:
     def run(self) -> None:
         """Work until asked to stop; returns when ranks and events are dealt with."""
         self.publisher.start()
-        if found := self.ranks.take_over():
-            log.warning("took over the ranks of runs %s, which went on without an agent", ", ".join(found))
-        if gone := self.ranks.report_gone():
-            log.warning("%d ranks that this agent started before are gone", gone)
+        if taken_over := self.ranks.take_over():
+            log.warning(
+                "took over the ranks of runs %s, which went on without an agent", ", ".join(taken_over)
+            )
+        if dead_ranks := self.ranks.report_gone():
+            log.warning("%d ranks that this agent started before are gone", dead_ranks)
         self.clock.start()
         self.gpus.start()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
@@ -186,11 +188,11 @@ class Agent:
         )
 
     def _look(self) -> None:
-        found = look_apart(self.config.device)
+        devices = look_apart(self.config.device)
         files = self.config.files
-        found["files"] = {"roots": list(files.roots), "schemes": list(files.schemes)}
-        self._nvml = Nvml([gpu["uuid"] for gpu in found.get("gpus", [])])
-        self._hardware = found
+        devices["files"] = {"roots": list(files.roots), "schemes": list(files.schemes)}
+        self._nvml = Nvml([gpu["uuid"] for gpu in devices.get("gpus", [])])
+        self._hardware = devices
 
     def _read_gpus(self) -> list[GpuFigures]:
         """The figures of the GPUs; none of CUDA GPUs until the hardware has been looked at."""

@@ -57,7 +57,7 @@ def join(
     address = joining.site_address(url)
     if ports is not None:
         port_range(ports, "--ports")
-    found = hardware.look_apart(device or "cuda")
+    devices = hardware.look_apart(device or "cuda")
     host = host or joining.own_address(address)
     joining.check_host(host)
     body: dict[str, Any] = {
@@ -67,7 +67,7 @@ def join(
         "ports": ports,
         "gpus": gpus,
         "device": device,
-        "hardware": found,
+        "hardware": devices,
     }
     answer = joining.ask(url, body)
     path = joining.write_environment(var_folder(), answer["environment"])

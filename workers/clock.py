@@ -49,9 +49,9 @@ def measure(client: Asks, now: Callable[[], float] = time.time, rounds: int = RO
         before = now()
         seconds, micros = client.time()
         after = now()
-        found = Reading(offset_s=(before + after) / 2 - (seconds + micros / 1e6), rtt_s=after - before)
-        if found.rtt_s >= 0 and (best is None or found.rtt_s < best.rtt_s):  # a clock set back meanwhile
-            best = found
+        reading = Reading(offset_s=(before + after) / 2 - (seconds + micros / 1e6), rtt_s=after - before)
+        if reading.rtt_s >= 0 and (best is None or reading.rtt_s < best.rtt_s):  # a clock set back meanwhile
+            best = reading
     return best or Reading(offset_s=0.0, rtt_s=float("inf"))
 
 

@@ -159,11 +159,11 @@ def _name(environ: Mapping[str, str]) -> str:
 def _broker_url(environ: Mapping[str, str]) -> str:
     value = _required(environ, "MERIDIAN_BROKER_URL", "redis://user:password@host:port/0")
     parts = urlsplit(value)
-    shown = f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}"  # never the password
+    address = f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}"  # never the password
     if parts.scheme not in _SCHEMES or not parts.hostname:
-        raise InputError("MERIDIAN_BROKER_URL", shown, "must be redis://user:password@host:port/0")
+        raise InputError("MERIDIAN_BROKER_URL", address, "must be redis://user:password@host:port/0")
     if not parts.username or not parts.password:
-        raise InputError("MERIDIAN_BROKER_URL", shown, "must hold the node's own user and password")
+        raise InputError("MERIDIAN_BROKER_URL", address, "must hold the node's own user and password")
     return f"{_SCHEMES[parts.scheme]}://{value.partition('://')[2]}"
 
 

@@ -85,24 +85,24 @@ def examine(var: Path, name: str | None, site: str | None) -> list[Line]:
 def text_of(lines: list[Line]) -> str:
     """The findings for people: one line each, and below it what to do."""
     width = max(len(line.check) for line in lines)
-    shown = []
+    text_lines = []
     for line in lines:
-        shown.append(f"{line.level:<4}  {line.check:<{width}}  {line.found}")
+        text_lines.append(f"{line.level:<4}  {line.check:<{width}}  {line.found}")
         if line.todo:
-            shown.append(f"{'':<{width + 8}}→ {line.todo}")
+            text_lines.append(f"{'':<{width + 8}}→ {line.todo}")
     failed = sum(line.level == "fail" for line in lines)
     warned = sum(line.level == "warn" for line in lines)
-    shown.append(f"{len(lines)} checks: {failed} failed, {warned} with a warning")
-    return "\n".join(shown)
+    text_lines.append(f"{len(lines)} checks: {failed} failed, {warned} with a warning")
+    return "\n".join(text_lines)
 
 
-def _line(check: str, level: str, found: str, todo: str = "") -> Line:
-    return Line(check=check, level=level, found=found, todo="" if level == "ok" else todo)
+def _line(check: str, level: str, finding: str, todo: str = "") -> Line:
+    return Line(check=check, level=level, found=finding, todo="" if level == "ok" else todo)
 
 
-def _graded(check: str, value: float, limits: tuple[float, float], found: str, todo: str) -> Line:
+def _graded(check: str, value: float, limits: tuple[float, float], finding: str, todo: str) -> Line:
     warn, fail = limits
-    return _line(check, "fail" if value < fail else "warn" if value < warn else "ok", found, todo)
+    return _line(check, "fail" if value < fail else "warn" if value < warn else "ok", finding, todo)
 
 
 def _guarded(check: Callable[[], Iterable[Line]]) -> list[Line]:
@@ -114,20 +114,20 @@ def _guarded(check: Callable[[], Iterable[Line]]) -> list[Line]:
 
 
 def _config(var: Path, name: str | None) -> AgentConfig | None:
-    joined = sorted((var / "nodes").glob("*.env"))
-    if name is None and len(joined) != 1:
-        if len(joined) > 1:
-            raise InputError("NAME", None, f"name the node: {', '.join(path.stem for path in joined)}")
+    files = sorted((var / "nodes").glob("*.env"))
+    if name is None and len(files) != 1:
+        if len(files) > 1:
+            raise InputError("NAME", None, f"name the node: {', '.join(path.stem for path in files)}")
         return None
-    path = env_file(var, name) if name else joined[0]
+    path = env_file(var, name) if name else files[0]
     return from_environment({"MERIDIAN_VAR": str(var)} | read_environment(path))
 
 
 def _python() -> list[Line]:
-    found = platform.python_version()
+    version = platform.python_version()
     level = "ok" if tuple(map(int, platform.python_version_tuple()[:2])) >= LEAST_PYTHON else "fail"
     return [
-        _line("python", level, found, f"Meridian needs Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
+        _line("python", level, version, f"Meridian needs Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
     ]
 
 
@@ -209,12 +209,12 @@ def _address(config: AgentConfig) -> Iterable[Line]:
         )
         return
     first, last = config.ports
-    taken = [port for port in range(first, last + 1) if not _bindable(config.host, port)]
-    found = f"{last - first + 1 - len(taken)} of {last - first + 1} free from {first} to {last}"
+    busy = [port for port in range(first, last + 1) if not _bindable(config.host, port)]
+    free = f"{last - first + 1 - len(busy)} of {last - first + 1} free from {first} to {last}"
     need = 2 * config.gpus + 1
-    level = "ok" if not taken else "fail" if last - first + 1 - len(taken) < need else "warn"
-    todo = f"ports in use: {_few(taken)} (ss -ltnp shows the processes); this node needs {need}"
-    yield _line("ports", level, found, todo)
+    level = "ok" if not busy else "fail" if last - first + 1 - len(busy) < need else "warn"
+    todo = f"ports in use: {_few(busy)} (ss -ltnp shows the processes); this node needs {need}"
+    yield _line("ports", level, free, todo)
 
 
 def _bindable(host: str, port: int) -> bool:
@@ -279,9 +279,9 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
 
 
 def _version(client: "redis.Redis", config: AgentConfig) -> Line:
-    found = client.get(config.site_key)
+    version = client.get(config.site_key)
     try:
-        site = str(read_json(found)["version"]) if found else ""
+        site = str(read_json(version)["version"]) if version else ""
     except (ValueError, KeyError, TypeError):
         site = ""
     if not site:
@@ -304,23 +304,23 @@ def _clock(client: "redis.Redis") -> Line:
             "clock", "warn", "the broker does not report the time", "on the site: manage.py sync_node_acl"
         )
     offset_ms, rtt_ms = reading.offset_s * 1e3, reading.rtt_s * 1e3
-    found = f"{offset_ms:+.2f} ms relative to the broker, accurate to {rtt_ms / 2:.2f} ms"
+    offset = f"{offset_ms:+.2f} ms relative to the broker, accurate to {rtt_ms / 2:.2f} ms"
     level = "warn" if abs(offset_ms) > max(CLOCK_WARN_MS, rtt_ms / 2) else "ok"
     return _line(
-        "clock", level, found, "synchronise it with NTP (chrony); times of spans are corrected meanwhile"
+        "clock", level, offset, "synchronise it with NTP (chrony); times of spans are corrected meanwhile"
     )
 
 
 def _devices(config: AgentConfig) -> Iterable[Line]:
-    found = hardware.look_apart(config.device)
+    devices = hardware.look_apart(config.device)
     if config.device != "cuda":
-        memory = f"{found['memory_bytes'] / 2**30:.1f} GiB"
-        yield _line("devices", "ok", f"{config.gpus} × {config.device} on {found['cores']} cores, {memory}")
+        memory = f"{devices['memory_bytes'] / 2**30:.1f} GiB"
+        yield _line("devices", "ok", f"{config.gpus} × {config.device} on {devices['cores']} cores, {memory}")
         return
-    names = [f"{gpu['name']} {gpu['memory_bytes'] / 2**30:.0f} GiB" for gpu in found["gpus"]]
+    names = [f"{gpu['name']} {gpu['memory_bytes'] / 2**30:.0f} GiB" for gpu in devices["gpus"]]
     if len(names) < config.gpus:
         todo = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or join again with fewer --gpus"
-        why = found["error"] or f"torch sees {len(names)} of {config.gpus} CUDA devices"
+        why = devices["error"] or f"torch sees {len(names)} of {config.gpus} CUDA devices"
         yield _line("devices", "fail", why, todo)
     else:
         yield _line("devices", "ok", f"{len(names)} CUDA devices: {', '.join(sorted(set(names)))}")

@@ -88,11 +88,11 @@ def process_memory(processes: Iterable[tuple[int, int]]) -> list[GpuFigures]:
 
     A process that has ended is left out.
     """
-    used: dict[int, int] = {}
+    by_process: dict[int, int] = {}
     for gpu, pid in processes:
         with contextlib.suppress(psutil.Error):
-            used[gpu] = used.get(gpu, 0) + psutil.Process(pid).memory_info().rss
-    return [GpuFigures(gpu=gpu, memory_bytes=rss) for gpu, rss in sorted(used.items())]
+            by_process[gpu] = by_process.get(gpu, 0) + psutil.Process(pid).memory_info().rss
+    return [GpuFigures(gpu=gpu, memory_bytes=rss) for gpu, rss in sorted(by_process.items())]
 
 
 class GpuWatch:

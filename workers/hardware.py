@@ -39,9 +39,9 @@ def look_apart(device: str) -> dict[str, Any]:
     """As `look`, in a process of its own; what fails there is said in `error`."""
     command = [sys.executable, "-m", "workers.hardware", device]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-        found = json.loads(done.stdout)
-        return found if isinstance(found, dict) else {"error": "the answer is not a JSON object"}
+        process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        devices = json.loads(process.stdout)
+        return devices if isinstance(devices, dict) else {"error": "the answer is not a JSON object"}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.warning("the hardware cannot be seen: %s", error)
         return look("") | {"error": str(error)[:200]}
@@ -52,11 +52,11 @@ def _ask_torch() -> dict[str, Any]:
         import torch
     except ImportError as error:
         return {"error": f"torch cannot be imported: {error}"}
-    found: dict[str, Any] = {"torch": str(torch.__version__)}
+    answer: dict[str, Any] = {"torch": str(torch.__version__)}
     if not torch.cuda.is_available():
-        return found | {"error": "torch sees no CUDA device"}
+        return answer | {"error": "torch sees no CUDA device"}
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return found | {
+    return answer | {
         "gpus": [{"name": d.name, "memory_bytes": d.total_memory, "uuid": str(d.uuid)} for d in devices]
     }
 

@@ -90,15 +90,15 @@ def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            found = read_json_file(answer, most_bytes=MOST_ANSWER)
+            document = read_json_file(answer, most_bytes=MOST_ANSWER)
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise InputError("URL", url, f"no Meridian site answers there ({reason})") from None
-    if not isinstance(found, dict) or not isinstance(found.get("environment"), dict):
+    if not isinstance(document, dict) or not isinstance(document.get("environment"), dict):
         raise InputError("URL", url, "the server there is not a Meridian site")
-    return found
+    return document
 
 
 def write_environment(var: Path, environment: Mapping[str, Any]) -> Path:
@@ -145,27 +145,27 @@ def read_environment(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.env"))) or "none yet"
+        names = ", ".join(sorted(file.stem for file in path.parent.glob("*.env"))) or "none yet"
         raise InputError(
-            "NAME", path.stem, f"no {path} ({error.strerror}); nodes here: {known}; join first"
+            "NAME", path.stem, f"no {path} ({error.strerror}); nodes here: {names}; join first"
         ) from None
-    found = {}
+    values = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals or not _VARIABLE.fullmatch(name.strip()):
             raise InputError("NAME", path.stem, f"{path}, line {number}: must be MERIDIAN_…=value")
-        found[name.strip()] = value.strip()
-    return found
+        values[name.strip()] = value.strip()
+    return values
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> InputError:
     try:
-        said = read_json_file(error, most_bytes=MOST_ANSWER)
-        reason, todo = str(said["reason"]), str(said.get("remedy") or "")
-        field = str(said.get("field") or "the site refuses")
-        value = said.get("value")
+        body = read_json_file(error, most_bytes=MOST_ANSWER)
+        reason, todo = str(body["reason"]), str(body.get("remedy") or "")
+        field = str(body.get("field") or "the site refuses")
+        value = body.get("value")
     except (OSError, ValueError, KeyError, TypeError):
         return InputError("URL", url, f"no Meridian site answers there (status {error.code})")
     return InputError(field, value, f"{reason}{': ' if todo else ''}{todo}")

@@ -65,13 +65,13 @@ class Ledger:
         A later `start` of the same generation may go ahead once all ranks of the one before have ended.
         """
         with self._lock:
-            known = self._runs.get(run)
-            if known is not None and generation < known.generation:
-                return f"older: generation {generation} is older than {known.generation}, seen here already"
-            if known is not None and generation == known.generation and not known.follows(start):
+            record = self._runs.get(run)
+            if record is not None and generation < record.generation:
+                return f"older: generation {generation} is older than {record.generation}, seen here already"
+            if record is not None and generation == record.generation and not record.follows(start):
                 return (
                     f"stopped: generation {generation} was stopped before it arrived"
-                    if known.closed
+                    if record.closed
                     else "again"
                 )
             self._runs.pop(run, None)  # to the end: the newest are kept longest
@@ -86,24 +86,24 @@ class Ledger:
     def close(self, run: str, generation: int) -> None:
         """Record a stop, of a generation that may not have come yet."""
         with self._lock:
-            known = self._runs.get(run)
-            if known is None or known.generation < generation:
+            record = self._runs.get(run)
+            if record is None or record.generation < generation:
                 self._runs.pop(run, None)
                 self._runs[run] = RunRecord(generation=generation, closed=True)
-            elif known.generation == generation:
-                known.closed = True
+            elif record.generation == generation:
+                record.closed = True
             self._write()
 
     def note(self, event: Rank) -> None:
         """Take over the state in a `rank` event of the newest generation."""
         with self._lock:
-            known = self._runs.get(event.run or "")
-            if known is None or known.generation != event.generation:
+            record = self._runs.get(event.run or "")
+            if record is None or record.generation != event.generation:
                 return
-            before = known.ranks.get(event.rank)
+            before = record.ranks.get(event.rank)
             pid = event.pid or (before.pid if before else None)
-            started = before.started if before and before.pid == pid else _start_time(pid)
-            known.ranks[event.rank] = RankRecord(state=event.state, pid=pid, started=started)
+            start_time = before.started if before and before.pid == pid else _start_time(pid)
+            record.ranks[event.rank] = RankRecord(state=event.state, pid=pid, started=start_time)
             self._write()
 
     def unfinished(self) -> list[dict[str, Any]]:
@@ -113,10 +113,10 @@ class Ledger:
     def ended(self, run: str, generation: int, start: int) -> list[int]:
         """The ranks of a start of a run that are known to have ended."""
         with self._lock:
-            known = self._runs.get(run)
-            if known is None or (known.generation, known.start) != (generation, start):
+            run_record = self._runs.get(run)
+            if run_record is None or (run_record.generation, run_record.start) != (generation, start):
                 return []
-            return [rank for rank, record in known.ranks.items() if record.state in ENDED]
+            return [rank for rank, record in run_record.ranks.items() if record.state in ENDED]
 
     def recent(self) -> list[dict[str, Any]]:
         """As `unfinished`, and those that ended in the last `LATELY_S`: a report may overtake their event."""
@@ -127,9 +127,14 @@ class Ledger:
         with self._lock:
             return [
                 {"run": run, "generation": record.generation, "start": record.start, "rank": rank}
-                | {"pid": known.pid, "state": known.state, "started": known.started, "noted": known.noted}
+                | {
+                    "pid": rank_record.pid,
+                    "state": rank_record.state,
+                    "started": rank_record.started,
+                    "noted": rank_record.noted,
+                }
                 for run, record in self._runs.items()
-                for rank, known in sorted(record.ranks.items())
+                for rank, rank_record in sorted(record.ranks.items())
             ]
 
     def _write(self) -> None:
@@ -156,10 +161,10 @@ class Ledger:
             log.error("the record of runs cannot be written (%s)", error.strerror)
 
 
-def start_time_matches(pid: int, started: float | None) -> bool:
+def start_time_matches(pid: int, start_time: float | None) -> bool:
     """Return whether process `pid` lives and is the one that started then."""
     now = _start_time(pid)
-    return now is not None and started is not None and abs(now - started) < 0.05
+    return now is not None and start_time is not None and abs(now - start_time) < 0.05
 
 
 def _start_time(pid: int | None) -> float | None:
@@ -182,8 +187,10 @@ def _read(path: Path) -> dict[str, RunRecord]:
                 closed=record["closed"],
                 start=record.get("start", 1),
                 ranks={
-                    int(rank): RankRecord(state=RankState(state), pid=pid, started=started, noted=-math.inf)
-                    for rank, (state, pid, started) in record["ranks"].items()
+                    int(rank): RankRecord(
+                        state=RankState(state), pid=pid, started=start_time, noted=-math.inf
+                    )
+                    for rank, (state, pid, start_time) in record["ranks"].items()
                 },
             )
             for run, record in data.items()

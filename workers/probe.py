@@ -161,9 +161,9 @@ class Prober:
 
     def _listen(self, port: int, secret: bytes, seconds: float) -> str:
         with self._lock:
-            known = self._listeners.pop(port, None)
-        if known is not None:
-            known.close()
+            open_listener = self._listeners.pop(port, None)
+        if open_listener is not None:
+            open_listener.close()
         try:
             listener = Listener(self._host, port, secret, seconds)
         except OSError as error:
@@ -189,12 +189,14 @@ def _checked(
     if len(key) != SECRET_BYTES:
         raise InputError("secret", "…", f"must be {SECRET_BYTES} characters")
     try:
-        found = [PeerAddress(node=str(p["node"]), host=str(p["host"]), port=int(p["port"])) for p in peers]
+        addresses = [
+            PeerAddress(node=str(p["node"]), host=str(p["host"]), port=int(p["port"])) for p in peers
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError("peers", str(error), "must be a list of {node, host, port}") from None
-    if len(found) > MOST_PEERS:
-        raise InputError("peers", len(found), f"must be at most {MOST_PEERS}")
-    return key, found, min(max(1.0, float(seconds)), LONGEST_LISTEN_S)
+    if len(addresses) > MOST_PEERS:
+        raise InputError("peers", len(addresses), f"must be at most {MOST_PEERS}")
+    return key, addresses, min(max(1.0, float(seconds)), LONGEST_LISTEN_S)
 
 
 def _reason(error: OSError) -> str:

@@ -164,8 +164,8 @@ class Publisher:
                 # The first of a batch waits for company; a full batch goes at once.
                 until = time.monotonic() + self._flush_s
                 while not self._stopping and len(self._pending) < BATCH:
-                    left = until - time.monotonic()
-                    if left <= 0 or not self._changed.wait(left):
+                    time_left = until - time.monotonic()
+                    if time_left <= 0 or not self._changed.wait(time_left):
                         break
                 return self._stopping
             if self._latest:
@@ -200,8 +200,8 @@ class Publisher:
 
     def _send(self, texts: list[bytes], latest: list[BaseEvent]) -> bool:
         for event in latest:
-            lost = {"lost": self.lost} if isinstance(event, Heartbeat) else {}
-            texts = [*texts, self._encoded(event.model_copy(update=lost))[1]]
+            losses = {"lost": self.lost} if isinstance(event, Heartbeat) else {}
+            texts = [*texts, self._encoded(event.model_copy(update=losses))[1]]
         if not texts:
             return True
         try:
@@ -272,10 +272,10 @@ class Publisher:
 
     def _hold(self, batch: list[tuple[Entry, bool]]) -> None:
         """Neither broker nor disk: hold in memory; past the bound drop spans and log lines, oldest first."""
-        held = [*batch, *self._pending]
-        excess = sum(len(entry[1]) for entry, _ in held) - self._memory_bytes
+        batch_and_pending = [*batch, *self._pending]
+        excess = sum(len(entry[1]) for entry, _ in batch_and_pending) - self._memory_bytes
         self._pending.clear()
-        for entry, is_vital in held:
+        for entry, is_vital in batch_and_pending:
             if excess > 0 and not is_vital:
                 excess -= len(entry[1])
                 self._lost += 1

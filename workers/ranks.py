@@ -115,11 +115,11 @@ class RankSupervisor:
         self._ledger.close(run, generation)
         grace_s = min(max(0.0, grace_s), LONGEST_GRACE_S)
         with self._lock:
-            known = self._groups.get(run)
-        if known is None or known[0] > generation:
+            group = self._groups.get(run)
+        if group is None or group[0] > generation:
             return "nothing to stop"
         if boundary:
-            known[1].stop_at_boundary()
+            group[1].stop_at_boundary()
             return "stopping after a complete iteration"
         threading.Thread(
             target=self._stop_group, args=(run, generation + 1, grace_s), name=f"stop-{run}", daemon=True
@@ -163,20 +163,22 @@ class RankSupervisor:
     def take_over(self) -> list[str]:
         """Supervise again what an earlier life of the agent left at work; returns its runs."""
         folders = sorted(self._logs.iterdir()) if self._find_group and self._logs.is_dir() else []
-        found = []
+        groups = []
         for folder in folders:
             group = self._find_group(folder, self._on_event, self._ended) if self._find_group else None
             if group is not None:
                 self._begin(group)
-                found.append(group.spec.run)
-        return found
+                groups.append(group.spec.run)
+        return groups
 
     def report_gone(self) -> int:
         """Report as failed, and kill, those ranks of an earlier life of the agent that nobody supervises."""
         with self._lock:
-            known = {(run, generation) for run, (generation, _) in self._groups.items()}
-        gone = [rank for rank in self._ledger.unfinished() if (rank["run"], rank["generation"]) not in known]
-        for rank in gone:
+            running = {(run, generation) for run, (generation, _) in self._groups.items()}
+        dead_ranks = [
+            rank for rank in self._ledger.unfinished() if (rank["run"], rank["generation"]) not in running
+        ]
+        for rank in dead_ranks:
             pid = rank["pid"]
             if pid is not None and start_time_matches(pid, rank["started"]):
                 log.warning(
@@ -189,7 +191,7 @@ class RankSupervisor:
                 rank=rank["rank"], state=RankState.FAILED, detail=detail, pid=pid, gone=True, t=time.time()
             )
             self._on_event(event.of(rank["run"], rank["generation"], rank["start"]))
-        return len(gone)
+        return len(dead_ranks)
 
     def _read(self, text: str) -> LaunchSpec:
         spec = LaunchSpec.from_json(text)
@@ -222,9 +224,9 @@ class RankSupervisor:
 
     def _stop_group(self, run: str, below: int, grace_s: float) -> None:
         with self._lock:
-            known = self._groups.get(run)
-        if known is not None and known[0] < below:
-            known[1].stop(grace_s)
+            group = self._groups.get(run)
+        if group is not None and group[0] < below:
+            group[1].stop(grace_s)
         self._forget_ended()
 
     def _forget_ended(self) -> None:

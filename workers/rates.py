@@ -58,16 +58,16 @@ class LinkMeter:
         shared = _shared(trial, secret, counts, emulated)
         shared["patience_s"] = min(max(1.0, patience_s), LONGEST_PATIENCE_S)
         if peer is None:
-            work, said = self._listen, f"listening on {port}"
+            work, doing = self._listen, f"listening on {port}"
             own: dict[str, Any] = {"port": port}
         else:
-            work, said = self._measure, f"measuring to {peer['host']}:{peer['port']}"
+            work, doing = self._measure, f"measuring to {peer['host']}:{peer['port']}"
             own = {
                 "address": (str(peer["host"]), int(peer["port"])),
                 "seconds": min(max(0.1, seconds), LONGEST_S),
             }
         threading.Thread(target=work, kwargs=shared | own, name="link-rates", daemon=True).start()
-        return said
+        return doing
 
     def _listen(self, *, trial: str, port: int, **shared: Any) -> None:
         if not self._busy.acquire(timeout=shared["patience_s"]):
@@ -81,23 +81,29 @@ class LinkMeter:
             self._busy.release()
 
     def _measure(self, *, trial: str, **shared: Any) -> None:
-        found: LinkRates | None = None
+        rates: LinkRates | None = None
         error = ""
         if not self._busy.acquire(timeout=shared["patience_s"]):
             error = "another measurement on this node takes too long"
         else:
             try:
-                found = measure(self._host, trial=trial, **shared)
+                rates = measure(self._host, trial=trial, **shared)
             except (TransportError, InputError, TimeoutError, OSError) as failure:
                 error = str(failure)
             finally:
                 self._busy.release()
-        self._publish(_answer(trial, found, error))
+        self._publish(_answer(trial, rates, error))
 
 
-def _answer(trial: str, found: LinkRates | None, error: str) -> Rates:
-    rates = tuple(LinkRate(connections=r.connections, gbps=r.gbps) for r in found.rates) if found else ()
-    return Rates(trial=trial, rtt_ms=found.rtt_ms if found else None, rates=rates, error=error, t=time.time())
+def _answer(trial: str, link_rates: LinkRates | None, error: str) -> Rates:
+    rates = (
+        tuple(LinkRate(connections=r.connections, gbps=r.gbps) for r in link_rates.rates)
+        if link_rates
+        else ()
+    )
+    return Rates(
+        trial=trial, rtt_ms=link_rates.rtt_ms if link_rates else None, rates=rates, error=error, t=time.time()
+    )
 
 
 def _shared(

@@ -202,19 +202,19 @@ class Shim:
 
     def _drop(self) -> None:
         """Drop the oldest events of kinds that may be lost, down to three quarters of the bound."""
-        kept: deque[Frame] = deque()
+        remaining: deque[Frame] = deque()
         first = dropped = 0
         for number, frame in self._waiting:
             if self._bytes > 0.75 * self._most_bytes and _kind(frame) in self._lossy:
                 self._bytes -= len(frame)
                 first, dropped = first or number, dropped + 1
                 if dropped == 1:
-                    kept.append((number, b""))  # the place of the frame that says how many
+                    remaining.append((number, b""))  # the place of the frame that says how many
             else:
-                kept.append((number, frame))
+                remaining.append((number, frame))
         says = b"D %d %d\n" % (first, dropped)
         self._bytes += len(says) if dropped else 0
-        self._waiting = deque((number, frame or says) for number, frame in kept)
+        self._waiting = deque((number, frame or says) for number, frame in remaining)
 
     def _look_for_agent(self) -> None:
         """Stop the ranks where no agent has come for long, and kill those that do not end."""

@@ -64,12 +64,12 @@ class SegmentQueue:
 
     def peek(self, most: int) -> list[Entry]:
         """Return up to `most` of the oldest entries, which stay until `advance`."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for segment in self._segments:
-            found += segment.read(most - len(found))
-            if len(found) >= most:
+            entries += segment.read(most - len(entries))
+            if len(entries) >= most:
                 break
-        return found
+        return entries
 
     def advance(self, count: int) -> None:
         """Forget the oldest `count` entries."""
@@ -109,10 +109,10 @@ class _Segment:
     def write(self, entries: list[Entry]) -> None:
         data = b"".join(b"%d %s\n" % entry for entry in entries)
         with open(self.path, "ab", buffering=0, opener=private) as file:
-            written = 0
+            count = 0
             try:
-                while written < len(data):
-                    written += file.write(data[written:])
+                while count < len(data):
+                    count += file.write(data[count:])
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(file.fileno(), self.size)
@@ -174,10 +174,10 @@ class Spool:
         """Return the JSON of up to `most` of the oldest events; `advance` forgets exactly these."""
         with self._lock:
             vital, bulk = self._vital.peek(most), self._bulk.peek(most)
-            merged = list(heapq.merge(((e, 0) for e in vital), ((e, 1) for e in bulk)))[:most]
-            from_bulk = sum(source for _, source in merged)
-            self._peeked = (len(merged) - from_bulk, from_bulk, self._bulk.dropped)
-            return [text for (_, text), _ in merged]
+            entries_in_order = list(heapq.merge(((e, 0) for e in vital), ((e, 1) for e in bulk)))[:most]
+            from_bulk = sum(source for _, source in entries_in_order)
+            self._peeked = (len(entries_in_order) - from_bulk, from_bulk, self._bulk.dropped)
+            return [text for (_, text), _ in entries_in_order]
 
     def advance(self) -> None:
         """Forget what the last `peek` returned: it was delivered."""

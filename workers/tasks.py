@@ -25,8 +25,8 @@ def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMete
     @app.task(name="workers.stop_ranks")
     def stop_ranks(run: str, generation: int, grace_s: float = 5.0, boundary: bool = False) -> None:
         """Stop the ranks of a run, up to this generation; with `boundary` after a whole iteration."""
-        done = ranks.stop(str(run), int(generation), float(grace_s), boundary=bool(boundary))
-        log.info("stop_ranks %s: %s", run, done)
+        stopping = ranks.stop(str(run), int(generation), float(grace_s), boundary=bool(boundary))
+        log.info("stop_ranks %s: %s", run, stopping)
 
     @app.task(name="workers.probe_peers")
     def probe_peers(
@@ -47,7 +47,7 @@ def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMete
         patience_s: float = 10.0,
     ) -> None:
         """Measure the rate to `peer` and tell of it in a `rates` event; without one, listen on `port`."""
-        done = meter.start(
+        measuring = meter.start(
             str(trial),
             str(secret),
             port=int(port),
@@ -57,4 +57,4 @@ def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMete
             seconds=float(seconds),
             patience_s=float(patience_s),
         )
-        log.info("measure_link: %s", done)
+        log.info("measure_link: %s", measuring)

@@ -32,8 +32,8 @@ def refuse_skew(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) ->
 def _site_version(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) -> str:
     try:
         with connect(config.broker_url) as client:
-            found = client.get(config.site_key)
-        return str(read_json(found)["version"]) if found else ""
+            text = client.get(config.site_key)
+        return str(read_json(text)["version"]) if text else ""
     except (redis.RedisError, OSError) as error:
         log.warning("the site's version is not known: %s", error)
     except (ValueError, KeyError, TypeError):

@@ -83,14 +83,14 @@ class ArchivePages:
         status = 409 if request.method == "POST" else 200
         return render(request, "components/delete.html", self._asked(things, blocked), status=status)
 
-    def _changed(self, request: HttpRequest, change: Callable[[Any, Any], int], told: str) -> HttpResponse:
+    def _changed(self, request: HttpRequest, change: Callable[[Any, Any], int], message: str) -> HttpResponse:
         things = self._chosen(request)
         if not things:
             return self._none_chosen(request)
         try:
             change(request.user, self._rows(things))
             it = "it" if len(things) == 1 else "them"
-            messages.success(request, told.format(self._named(things), it))
+            messages.success(request, message.format(self._named(things), it))
         except Busy as error:
             messages.error(request, str(error))
         return self._back(request, things)
@@ -124,19 +124,19 @@ class ArchivePages:
             The user is no operator of one of their teams.
         """
         require_somewhere(request.user)
-        given = request.POST if request.method == "POST" else request.GET
-        keys = list(dict.fromkeys(given.getlist("pk")))[:MOST_AT_ONCE]
+        data = request.POST if request.method == "POST" else request.GET
+        keys = list(dict.fromkeys(data.getlist("pk")))[:MOST_AT_ONCE]
         try:
             rows = self.rows().visible_to(request.user)
             pk = rows.model._meta.pk
-            found = list(rows.filter(pk__in=[pk.to_python(key) for key in keys]))
+            chosen_rows = list(rows.filter(pk__in=[pk.to_python(key) for key in keys]))
         except (ValidationError, OverflowError):
             raise Http404 from None
-        if len(found) < len(keys):
+        if len(chosen_rows) < len(keys):
             raise Http404
-        for team in {thing.team for thing in found}:
+        for team in {thing.team for thing in chosen_rows}:
             require(request.user, team)
-        return found
+        return chosen_rows
 
     def _rows(self, things: list[Any]) -> Any:
         return self.rows().filter(pk__in=[thing.pk for thing in things])

@@ -37,11 +37,11 @@ def _site(request: HttpRequest) -> dict[str, Any]:
             "broker": None,
             "demo": settings.DEMO,
         }
-    known = getattr(request, "roles", None)  # by ReadersMiddleware; a page of an error may come before it
+    own_roles = getattr(request, "roles", None)  # by ReadersMiddleware; a page of an error may come before it
     roles = list(
         Membership.objects.filter(user=user).values_list("role", flat=True)
-        if known is None
-        else known.values()
+        if own_roles is None
+        else own_roles.values()
     )
     visible = Team.objects.visible_to(user)
     read = visible.count() if user.is_superuser else sum(role in READERS for role in roles)
@@ -72,11 +72,13 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
     querysets = [entry.rows(user) if entry.rows and reads else None for entry in entries]
     counted = [queryset for queryset in querysets if queryset is not None]
     counts = iter(counts_of(counted) if counted else ())
-    made = []
+    shown_entries = []
     for entry, queryset in zip(entries, querysets, strict=True):
         url = reverse(entry.address)
         here = request.path
         active = here == url if entry.name == "overview" else here.startswith(url)
         count = None if queryset is None else next(counts)
-        made.append({"name": entry.name, "label": entry.label, "url": url, "count": count, "active": active})
-    return made
+        shown_entries.append(
+            {"name": entry.name, "label": entry.label, "url": url, "count": count, "active": active}
+        )
+    return shown_entries

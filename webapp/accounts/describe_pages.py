@@ -59,8 +59,8 @@ class DescribePage:
     def page(self, request: HttpRequest, pk: int) -> HttpResponse:
         thing = visible_or_404(self.rows(), request.user, pk=pk)
         require(request.user, thing.team)
-        made = forms.modelform_factory(type(thing), form=DescribeForm, fields=["labels", "note"])
-        form = made(request.POST or None, instance=thing)
+        form_class = forms.modelform_factory(type(thing), form=DescribeForm, fields=["labels", "note"])
+        form = form_class(request.POST or None, instance=thing)
         if request.method == "POST" and form.is_valid():
             values = form.cleaned_data
             describe(request.user, thing, labels=values["labels"], note=values["note"])

@@ -45,10 +45,10 @@ class MemberFilterSet(filters.FilterSet):
 
     def find(self, queryset: Any, name: str, value: str) -> Any:
         names = ("username", "first_name", "last_name", "email")
-        wanted = Q()
+        matches = Q()
         for field in names:
-            wanted |= Q(**{f"user__{field}__icontains": value})
-        return queryset.filter(wanted)
+            matches |= Q(**{f"user__{field}__icontains": value})
+        return queryset.filter(matches)
 
     def in_state(self, queryset: Any, name: str, value: str) -> Any:
         if value == "locked":
@@ -92,8 +92,8 @@ def _known(column: str) -> Any:
 
     def choices() -> list[tuple[str, str]]:
         rows = AuditEntry.objects.order_by(column).values_list(column, flat=True).distinct()
-        found = cache.get_or_set(_cached(column), lambda: list(rows), 60) or []
-        return [(value, value) for value in found]
+        values = cache.get_or_set(_cached(column), lambda: list(rows), 60) or []
+        return [(value, value) for value in values]
 
     return choices
 

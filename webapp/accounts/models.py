@@ -249,14 +249,14 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         An index tells which rows hold all trigrams of `text`. Where they are many, any order of reading finds
         enough of them soon, and the index would only add its own work.
         """
-        found = Q(object_label__icontains=text) | Q(message__icontains=text)
+        matches = Q(object_label__icontains=text) | Q(message__icontains=text)
         if len(text) >= 3:
             rows = self.model._default_manager.alias(trigrams=Trigrams("object_label", "message"))
-            held = rows.filter(trigrams__contains=Trigrams(Value(text), Value(""))).order_by()
-            few = list(held.values_list("pk", flat=True)[: MOST_CANDIDATES + 1])
+            superset = rows.filter(trigrams__contains=Trigrams(Value(text), Value(""))).order_by()
+            few = list(superset.values_list("pk", flat=True)[: MOST_CANDIDATES + 1])
             if len(few) <= MOST_CANDIDATES:
-                found &= Q(pk__in=few)
-        return self.filter(found | Q(request_id=text))
+                matches &= Q(pk__in=few)
+        return self.filter(matches | Q(request_id=text))
 
 
 class AuditEntry(models.Model):

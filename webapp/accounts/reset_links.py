@@ -41,9 +41,9 @@ class ResetTokens(PasswordResetTokenGenerator):
 
 def _of(maker: int) -> PasswordResetTokenGenerator:
     """Django's tokens, of one maker: those of another do not pass for them."""
-    made = PasswordResetTokenGenerator()
-    made.key_salt = f"webapp.accounts.reset_links.{maker}"
-    return made
+    generator = PasswordResetTokenGenerator()
+    generator.key_salt = f"webapp.accounts.reset_links.{maker}"
+    return generator
 
 
 reset_tokens = ResetTokens()

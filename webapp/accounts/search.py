@@ -11,8 +11,8 @@ from webapp.common.search import Begin, Rows
 
 
 def _person(user: User) -> tuple[str, str, str]:
-    said = user.get_full_name() or user.email
-    return user.username, reverse("accounts:person-detail", args=[user.pk]), said
+    detail = user.get_full_name() or user.email
+    return user.username, reverse("accounts:person-detail", args=[user.pk]), detail
 
 
 def _team(team: Team) -> tuple[str, str, str]:

@@ -60,5 +60,5 @@ def templates_at(place: str) -> list[str]:
 
 
 def _of(page: str) -> list[Addition]:
-    found = (addition for addition in _additions.values() if addition.page == page)
-    return sorted(found, key=lambda addition: addition.order)
+    matching = (addition for addition in _additions.values() if addition.page == page)
+    return sorted(matching, key=lambda addition: addition.order)

@@ -32,5 +32,5 @@ def register(*kinds: Dependants) -> None:
 
 def dependants_of(thing: Any) -> list[tuple[str, QuerySet[Any]]]:
     """(kind, rows) of each kind that may refer to `thing`, in order."""
-    found = ((kind.kind, kind.rows(thing)) for kind in sorted(_kinds.values(), key=lambda kind: kind.order))
-    return [(name, rows) for name, rows in found if rows is not None]
+    by_kind = ((kind.kind, kind.rows(thing)) for kind in sorted(_kinds.values(), key=lambda kind: kind.order))
+    return [(name, rows) for name, rows in by_kind if rows is not None]

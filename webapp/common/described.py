@@ -56,8 +56,10 @@ def parsed_labels(text: str) -> str:
             allowed = "letters, digits and . _ -, beginning with a letter or digit"
             raise ValidationError(f"“{word[:LONGEST_LABEL]}” is no label: use {allowed}.")
         if len(word) > LONGEST_LABEL:
-            told = f"“{word[:LONGEST_LABEL]}…” is too long: a label has at most {LONGEST_LABEL} characters."
-            raise ValidationError(told)
+            message = (
+                f"“{word[:LONGEST_LABEL]}…” is too long: a label has at most {LONGEST_LABEL} characters."
+            )
+            raise ValidationError(message)
     if len(words) > MOST_LABELS:
         raise ValidationError(f"These are {len(words)} labels; at most {MOST_LABELS} are allowed.")
     return " ".join(words)

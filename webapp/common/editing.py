@@ -39,16 +39,18 @@ class EditForm(forms.ModelForm):
             rows = rows.select_for_update(of=("self",))
         now = rows.get(pk=self.instance.pk)
         values = self._values(now)
-        known = began.keys() & cleaned.keys()
-        for name in (name for name in values if name in known and values[name] != began[name]):
+        shared = began.keys() & cleaned.keys()
+        for name in (name for name in values if name in shared and values[name] != began[name]):
             field = self._model_field(name)
             entered = type(self.instance)(**{field.name: cleaned[name]})
             if getattr(entered, field.attname) != getattr(now, field.attname):
-                told = f"Somebody changed this to {_told(now, field)}. You entered {_told(entered, field)}."
-                self.add_error(name, f"{told} Save again to replace it.")
+                message = (
+                    f"Somebody changed this to {_told(now, field)}. You entered {_told(entered, field)}."
+                )
+                self.add_error(name, f"{message} Save again to replace it.")
         if self.errors:
-            sent: Any = self.data
-            data = sent.copy()  # what is sent once more begins from what was just told
+            form_data: Any = self.data
+            data = form_data.copy()  # what is sent once more begins from what was just told
             data[self.add_prefix(BEGAN)] = json.dumps(values)
             self.data = data
 
@@ -64,7 +66,7 @@ class EditForm(forms.ModelForm):
         return self._meta.model._meta.get_field(name)
 
 
-def overtaken(began: str, now: str, told: str, entered: str) -> str:
+def overtaken(began: str, now: str, message: str, entered: str) -> str:
     """Why a form of one value is refused, as a sentence; empty where it is not.
 
     began : what the form began from; empty where it did not say.
@@ -72,16 +74,16 @@ def overtaken(began: str, now: str, told: str, entered: str) -> str:
     """
     if not began or began == now:
         return ""
-    return f"Somebody changed this to {told}. You entered {entered}. Send it again to replace it."
+    return f"Somebody changed this to {message}. You entered {entered}. Send it again to replace it."
 
 
 def _object(text: str) -> dict[str, Any]:
     """What the form says it began from; nothing where that is no such text."""
     try:
-        found = read_json(text or "{}")
+        document = read_json(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _told(row: models.Model, field: Any) -> str:

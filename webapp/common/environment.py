@@ -59,24 +59,24 @@ def words(name: str, default: Sequence[str] = ()) -> list[str]:
 
 def contacts(name: str) -> list[str]:
     """The variable `name` as addresses of people, URIs split at commas."""
-    found = words(name)
-    for word in found:
+    addresses = words(name)
+    for word in addresses:
         if not word.startswith(("mailto:", "https://", "tel:")) or not word.isprintable():
             text = f"{name}={word!r}: must begin with mailto:, https:// or tel:"
             raise ImproperlyConfigured(text)
-    return found
+    return addresses
 
 
 def networks(name: str) -> list[Network]:
     """The variable `name` as IP addresses and networks, split at commas; an address is a network of one."""
-    found: list[Network] = []
+    parsed: list[Network] = []
     for word in words(name):
         try:
-            found.append(ipaddress.ip_network(word))
+            parsed.append(ipaddress.ip_network(word))
         except ValueError:
             text = f"{name}={word!r}: must be IP addresses or networks, as in 10.0.0.5 or 172.16.0.0/12"
             raise ImproperlyConfigured(text) from None
-    return found
+    return parsed
 
 
 def required(name: str, why: str) -> str:

@@ -31,11 +31,11 @@ class Column:
 
     def value(self, row: dict[str, Any]) -> Any:
         """The value of a row; None where there is none."""
-        found: Any = row
+        part_value: Any = row
         for part in self.key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        is_number = isinstance(found, NUMBER) and not isinstance(found, bool)
-        return found * self.scale if is_number and self.is_number and self.scale != 1 else found
+            part_value = part_value.get(part) if isinstance(part_value, dict) else None
+        is_number = isinstance(part_value, NUMBER) and not isinstance(part_value, bool)
+        return part_value * self.scale if is_number and self.is_number and self.scale != 1 else part_value
 
     def text(self, row: dict[str, Any]) -> str:
         """The cell as people read it."""

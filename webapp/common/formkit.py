@@ -34,26 +34,26 @@ class Sectioned(forms.BaseForm):
         """[{title, note, fields}] of the fields that the form has; of folded sections
         {fold, parts: [{title, note, fields}], open, said}.
         """
-        made: list[dict[str, Any]] = []
+        groups: list[dict[str, Any]] = []
         for title, note, names in self.layout:
             fields = [self[name] for name in names if name in self.fields]
             if all(field.is_hidden for field in fields):
                 continue
             section, fold = {"title": title, "note": note, "fields": fields}, self.FOLDED.get(title)
             if fold is None:
-                made.append(section)
-            elif made and made[-1].get("fold") == fold:
-                made[-1]["parts"].append(section)
+                groups.append(section)
+            elif groups and groups[-1].get("fold") == fold:
+                groups[-1]["parts"].append(section)
             else:
-                made.append({"fold": fold, "parts": [section]})
-        for group in (one for one in made if "fold" in one):
+                groups.append({"fold": fold, "parts": [section]})
+        for group in (one for one in groups if "fold" in one):
             fields = [field for part in group["parts"] for field in part["fields"]]
             says = group["fold"] == group["parts"][0]["title"]
             group["said"] = _set_in(fields) if says else ""
             group["open"] = any(field.errors for field in fields) or (
                 not says and any(map(_is_changed, fields))
             )
-        return made
+        return groups
 
     def take_errors(self, error: ValidationError) -> None:
         """Show a service's ValidationError: at its fields where the form has them, else on top."""
@@ -136,8 +136,8 @@ class PlainSelect(forms.Select):
             f'<option value="{shown}"{" selected" if key in chosen else ""}>{label}</option>'
             for (key, _), shown, label in zip(choices, keys, labels, strict=True)
         ]
-        given = flatatt(self.build_attrs(self.attrs, {**(attrs or {}), "name": name}))
-        return format_html("<select{}>{}</select>", given, SafeString("".join(options)))
+        attributes = flatatt(self.build_attrs(self.attrs, {**(attrs or {}), "name": name}))
+        return format_html("<select{}>{}</select>", attributes, SafeString("".join(options)))
 
 
 # The column that `str` of a row is: options are read without making an object of each.

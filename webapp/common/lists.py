@@ -40,12 +40,12 @@ class ListPaginator(Paginator):
         data = self.object_list.data  # type: ignore[attr-defined]  # rows of a table know where they come from
         if not isinstance(data.data, QuerySet):
             return len(data)
-        found = data.data.order_by().values("pk")[: COUNT_EXACTLY_TO + 1].count()
-        if found > COUNT_EXACTLY_TO:
+        rows = data.data.order_by().values("pk")[: COUNT_EXACTLY_TO + 1].count()
+        if rows > COUNT_EXACTLY_TO:
             self.estimated = True
-            found = max(found, _planned_rows(data.data.order_by().values("pk")))
-        data._length = found  # whoever asks the table for its length does not count again
-        return found
+            rows = max(rows, _planned_rows(data.data.order_by().values("pk")))
+        data._length = rows  # whoever asks the table for its length does not count again
+        return rows
 
 
 def _planned_rows(rows: QuerySet) -> int:
@@ -61,13 +61,13 @@ def _planned_rows(rows: QuerySet) -> int:
 def bound_table(request: HttpRequest, table_class: Any, rows: Any, *, prefix: str = "", **kwargs: Any) -> Any:
     """`rows` as a table that is sorted and paged as the request asks."""
     table = table_class(rows, prefix=prefix, **kwargs)
-    ordered = request.GET.getlist(table.prefixed_order_by_field)
-    if ordered:
-        table.order_by = ordered
+    order = request.GET.getlist(table.prefixed_order_by_field)
+    if order:
+        table.order_by = order
     # Not django_tables2's RequestConfig: it lets an address ask for any number of rows.
-    asked = request.GET.get(table.prefixed_per_page_field, "")
+    per_page = request.GET.get(table.prefixed_per_page_field, "")
     usual = PER_PAGE_OF_SEVERAL if prefix else PER_PAGE
-    table.paginator = ListPaginator(table.rows, page_size(asked, usual))
+    table.paginator = ListPaginator(table.rows, page_size(per_page, usual))
     table.page = table.paginator.get_page(request.GET.get(table.prefixed_page_field))
     table.page_sizes = PAGE_SIZES if not prefix else ()  # its template sees the table and the request alone
     return table
@@ -88,16 +88,16 @@ class Selected:
     url: str
 
 
-def selected_filters(request: HttpRequest, found: Any) -> list[Selected]:
+def selected_filters(request: HttpRequest, filter_set: Any) -> list[Selected]:
     """What the filter is set to, one entry a value; `found` is the bound FilterSet."""
-    if not found.form.is_bound or not found.form.is_valid():
+    if not filter_set.form.is_bound or not filter_set.form.is_valid():
         return []
-    made = []
-    for name, field in found.form.fields.items():
-        for key, value, text in _values(request.GET, found.form.add_prefix(name), field):
+    chosen = []
+    for name, field in filter_set.form.fields.items():
+        for key, value, text in _values(request.GET, filter_set.form.add_prefix(name), field):
             label = "Find" if name == "q" else str(field.label or name)
-            made.append(Selected(label=label, text=text, url=_without(request, key, value)))
-    return made
+            chosen.append(Selected(label=label, text=text, url=_without(request, key, value)))
+    return chosen
 
 
 def _values(query: QueryDict, name: str, field: forms.Field) -> Iterable[tuple[str, str, str]]:
@@ -136,14 +136,14 @@ def _without(request: HttpRequest, key: str, value: str) -> str:
     return f"{request.path}?{query.urlencode()}" if query else request.path
 
 
-def matching(found: Any) -> Any:
+def matching(filter_set: Any) -> Any:
     """The rows that the bound FilterSet `found` lets through; none where a value of it makes no sense.
 
     django-filter ignores such a value: a list, and an export, would have rows that nobody asked for.
     """
-    if found.form.is_valid():
-        return found.qs
-    return [] if isinstance(found.queryset, list) else found.queryset.none()
+    if filter_set.form.is_valid():
+        return filter_set.qs
+    return [] if isinstance(filter_set.queryset, list) else filter_set.queryset.none()
 
 
 def list_page(
@@ -176,13 +176,13 @@ def list_page(
     chosen : instead of both, the template of another form `bulk` for the rows that are ticked.
     context : what else the template wants.
     """
-    found = filter_class(request.GET, queryset=rows, request=request)
-    plain_selects(found.form)
+    filter_set = filter_class(request.GET, queryset=rows, request=request)
+    plain_selects(filter_set.form)
     shown: dict[str, Any] = {}
     if bulk or compare or chosen:
         shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")}
-    table = bound_table(request, table_class, matching(found), **shown)
-    archivable = "archived" in found.form.fields
+    table = bound_table(request, table_class, matching(filter_set), **shown)
+    archivable = "archived" in filter_set.form.fields
     page = {
         "title": title,
         "note": note,
@@ -190,10 +190,10 @@ def list_page(
         "bulk": bulk,
         "compare": compare,
         "chosen": chosen,
-        "archived": archivable and found.form.cleaned_data["archived"],
+        "archived": archivable and filter_set.form.cleaned_data["archived"],
         "all_archived": archivable and not table.paginator.count and rows.exclude(archived_at=None).exists(),
-        "filter": found,
-        "selected": selected_filters(request, found),
+        "filter": filter_set,
+        "selected": selected_filters(request, filter_set),
         "actions": actions,
         "create_url": reverse(create[0]) if create else "",
         "create_label": create[1] if create else "",

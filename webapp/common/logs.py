@@ -49,9 +49,15 @@ def without_tokens(logger: Any, method: str, event: dict[str, Any]) -> dict[str,
 
 def without_outages(logger: Any, method: str, event: Any) -> Any:
     """A processor: that the database is away is one line. Every request would add the same traceback."""
-    found = event.get("exc_info")
-    error = found[1] if isinstance(found, tuple) else found if isinstance(found, BaseException) else None
-    if found is True:
+    exc_info = event.get("exc_info")
+    error = (
+        exc_info[1]
+        if isinstance(exc_info, tuple)
+        else exc_info
+        if isinstance(exc_info, BaseException)
+        else None
+    )
+    if exc_info is True:
         error = sys.exc_info()[1]
     if error is not None and is_away(error):
         del event["exc_info"]

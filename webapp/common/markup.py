@@ -131,9 +131,9 @@ def trail(context: template.Context) -> list[tuple[str, str]]:
     A view names them itself in `crumbs`; else they are the pages whose addresses begin this one's: lists by
     their name in the navigation, things by the object that the view put into the context under its kind.
     """
-    given = context.get("crumbs")
-    if given is not None:
-        return list(given)
+    crumbs = context.get("crumbs")
+    if crumbs is not None:
+        return list(crumbs)
     request = context.get("request")
     if request is None or request.path == "/":
         return []

@@ -39,5 +39,5 @@ def parts_of(kind: str) -> list[Part]:
 
 def told_parts(kind: str, things: Sequence[Any]) -> list[str]:
     """What goes with `things`, as "1 run", "3,120 log lines"; kinds of which there are none are left out."""
-    counted = ((part, part.rows(things).count()) for part in parts_of(kind))
-    return [f"{count:,} {part.one if count == 1 else part.several}" for part, count in counted if count]
+    counts = ((part, part.rows(things).count()) for part in parts_of(kind))
+    return [f"{count:,} {part.one if count == 1 else part.several}" for part, count in counts if count]

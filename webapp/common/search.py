@@ -115,8 +115,8 @@ class Rows:
 
     def found(self, user: Any, query: SearchText, most: int) -> list[Hit]:
         """The best `most` of what `user` may see."""
-        wanted = reduce(and_, map(self.matches, query.words))
-        rows = self.rows(user).filter(wanted).annotate(rank=ranked(self.named, query))
+        condition = reduce(and_, map(self.matches, query.words))
+        rows = self.rows(user).filter(condition).annotate(rank=ranked(self.named, query))
         hits = []
         for row in rows.order_by("rank", Lower(self.named), "-pk")[:most]:
             name, url, detail = self.hit(row)

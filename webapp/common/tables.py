@@ -131,13 +131,15 @@ class _CachedRow(BoundRow):
     """A row that asks once a table, not once a cell, what the function that renders a column takes."""
 
     def _call_render(self, bound_column: Any, value: Any = None) -> Any:
-        known = self._table.__dict__.setdefault("_taken_by_render", {})
-        if bound_column.name not in known:
-            known[bound_column.name] = signature(bound_column.render)
-        names, takes_all = known[bound_column.name]
-        given = self._optional_cell_arguments(bound_column, value)
-        content = bound_column.render(**(given if takes_all else {name: given[name] for name in names}))
-        return bound_column.link(content, **given) if bound_column.link else content
+        taken_by_render = self._table.__dict__.setdefault("_taken_by_render", {})
+        if bound_column.name not in taken_by_render:
+            taken_by_render[bound_column.name] = signature(bound_column.render)
+        names, takes_all = taken_by_render[bound_column.name]
+        arguments = self._optional_cell_arguments(bound_column, value)
+        content = bound_column.render(
+            **(arguments if takes_all else {name: arguments[name] for name in names})
+        )
+        return bound_column.link(content, **arguments) if bound_column.link else content
 
 
 def _written(content: Any) -> str:

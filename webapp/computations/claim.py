@@ -43,7 +43,7 @@ def claim_broker(*, take: bool = False) -> None:
     if text is None:  # a broker that is full refuses to write, even what is there
         client.set(KEY, json.dumps(mine), nx=True)
         text = client.get(KEY)
-    held = json.loads(text or "{}")
-    if held.get("site") != mine["site"]:
-        other = held.get("where", "an unknown database")
+    claim = json.loads(text or "{}")
+    if claim.get("site") != mine["site"]:
+        other = claim.get("where", "an unknown database")
         raise BrokerTaken(f"VALKEY_URL: the broker is used by another site ({other}). {REMEDY}")

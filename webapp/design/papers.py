@@ -44,16 +44,16 @@ def last_ended(user: Any) -> Computation | None:
 
 def results(user: Any) -> dict[str, dict[str, Any]]:
     """Experiment → its newest result, in the order of the papers; those without one are left out."""
-    known = experiments()
+    names = experiments()
     newest: dict[str, dict[str, Any]] = {}
     answered = computations(user).filter(answer__isnull=False).order_by("-created_at")
     for answer in answered.values_list("answer", flat=True)[:MOST_READ].iterator(chunk_size=1):
         for name, result in answer.get("experiments", {}).items():
             if name not in newest:
                 newest[name] = result | {"computed_at": datetime.fromisoformat(result["computed_at"])}
-        if len(newest) >= len(known):
+        if len(newest) >= len(names):
             break
-    return {name: newest[name] for name in known if name in newest}
+    return {name: newest[name] for name in names if name in newest}
 
 
 def of_paper(paper: str, names: Iterable[str]) -> list[str]:
@@ -63,8 +63,8 @@ def of_paper(paper: str, names: Iterable[str]) -> list[str]:
 
 def named(what: str) -> list[str]:
     """The experiments of a paper, the one of that name, or all where `what` is empty; none if unknown."""
-    known = list(experiments())
-    return known if not what else of_paper(what, known) if what in PAPERS else [n for n in known if n == what]
+    names = list(experiments())
+    return names if not what else of_paper(what, names) if what in PAPERS else [n for n in names if n == what]
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def counts(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     return counted
 
 
-def differing(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def differing(by_experiment: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that are not met: failing, refuted, explained, untested; of each the largest difference first."""
     order = {"refuted": 1, "explained": 2, "untested": 3}
 
@@ -115,20 +115,20 @@ def differing(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [
         {**row, "paper_name": paper, "label": LABELS[paper]}
         for paper in PAPERS
-        for name in of_paper(paper, found)
-        for row in found[name]["rows"]
+        for name in of_paper(paper, by_experiment)
+        for row in by_experiment[name]["rows"]
         if row["ok"] is False or row["status"] in order
     ]
     return [shown(row) for row in sorted(rows, key=urgency)]
 
 
-def papers(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def papers(by_experiment: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """One line per paper: counts, how many of its experiments are computed, and since when."""
-    known = experiments()
+    names = experiments()
     lines = []
     for paper in PAPERS:
-        all_, have = of_paper(paper, known), of_paper(paper, found)
-        rows = [row for name in have for row in found[name]["rows"]]
+        all_, have = of_paper(paper, names), of_paper(paper, by_experiment)
+        rows = [row for name in have for row in by_experiment[name]["rows"]]
         lines.append(
             {
                 "name": paper,
@@ -136,17 +136,17 @@ def papers(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
                 "counts": counts(rows) if have else None,
                 "experiments": len(all_),
                 "computed": len(have),
-                "oldest": min((found[name]["computed_at"] for name in have), default=None),
+                "oldest": min((by_experiment[name]["computed_at"] for name in have), default=None),
             }
         )
     return lines
 
 
-def table(found: dict[str, dict[str, Any]]) -> Figures:
+def table(by_experiment: dict[str, dict[str, Any]]) -> Figures:
     """Every row, for the file."""
     text = ("experiment", "name", "relation", "unit", "status", "assumes", "note")
     numbers = ("paper", "ours", "tolerance", "expected_deviation", "without_cause", "bound")
     columns = [Column(label=name, key=name) for name in text]
     columns[2:2] = [Column(label=name, key=name, decimals=4) for name in numbers]
-    rows = [row for result in found.values() for row in result["rows"]]
+    rows = [row for result in by_experiment.values() for row in result["rows"]]
     return Figures(name="papers", title="Figures of the papers", rows=rows, columns=columns)

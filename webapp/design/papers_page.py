@@ -42,19 +42,19 @@ class RunForm(forms.Form):
 @require_GET
 def papers(request: HttpRequest) -> HttpResponse:
     """All papers: counts, the figures that differ, and how far the work is."""
-    found = selectors.results(request.user)
+    results = selectors.results(request.user)
     if request.GET.get("as") == "csv":
-        return download(selectors.table(found).as_csv(), "text/csv", "papers.csv")
-    rows = [row for result in found.values() for row in result["rows"]]
-    differing = selectors.differing(found)
+        return download(selectors.table(results).as_csv(), "text/csv", "papers.csv")
+    rows = [row for result in results.values() for row in result["rows"]]
+    differing = selectors.differing(results)
     context = _work(request) | {
-        "found": found,
+        "found": results,
         "counts": selectors.counts(rows),
         "figures": len(rows),
         "experiments": len(experiments()),
         "headlines": differing[: selectors.HEADLINES],
         "others": differing[selectors.HEADLINES :],
-        "papers": selectors.papers(found),
+        "papers": selectors.papers(results),
     }
     return render(request, "design/papers.html", context)
 
@@ -64,11 +64,11 @@ def paper(request: HttpRequest, name: str) -> HttpResponse:
     """One paper: every figure with what it assumes, and the plots."""
     if name not in PAPERS:
         raise Http404
-    found = selectors.results(request.user)
-    known = experiments()
+    results = selectors.results(request.user)
+    names = experiments()
     parts: list[dict[str, Any]] = [
-        {"name": each, "title": known[each].title, "result": found.get(each)}
-        for each in selectors.of_paper(name, known)
+        {"name": each, "title": names[each].title, "result": results.get(each)}
+        for each in selectors.of_paper(name, names)
     ]
     for part in parts:
         if part["result"]:

@@ -153,10 +153,10 @@ def most_connections() -> int:
 def _is_proxy(address: str) -> bool:
     """Whether `address` is a named proxy: its connections are those of many clients."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return False
-    return any(found in network for network in settings.PROXIES)
+    return any(parsed in network for network in settings.PROXIES)
 
 
 class PerAddress:

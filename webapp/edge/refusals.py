@@ -35,24 +35,24 @@ class Refusal:
 
     def response(self, path: str) -> HttpResponse:
         """The answer at `path`. Making it asks neither the database nor the broker."""
-        made: HttpResponse
+        answer: HttpResponse
         if path.startswith(API):
             number = f"req_{uuid4().hex}"
             error = ApiError(
                 self.status, self.code, self.text, retry_after_s=self.retry_after_s, request=number
             )
-            made = error.response()
+            answer = error.response()
         elif path.startswith(MACHINES):
             body = {"field": "site", "value": "", "reason": self.title, "remedy": self.text}
-            made = JsonResponse(body, status=self.status)
+            answer = JsonResponse(body, status=self.status)
         else:
             text = render_to_string("refused.html", {"heading": self.title, "text": self.text})
-            made = HttpResponse(text, status=self.status)
+            answer = HttpResponse(text, status=self.status)
         if self.retry_after_s is not None:
-            made["Retry-After"] = str(max(1, ceil(self.retry_after_s)))
-        made["Cache-Control"] = "no-store"
-        made["Content-Length"] = str(len(made.content))
-        return made
+            answer["Retry-After"] = str(max(1, ceil(self.retry_after_s)))
+        answer["Cache-Control"] = "no-store"
+        answer["Content-Length"] = str(len(answer.content))
+        return answer
 
     async def send(self, scope: Scope, send: Send) -> None:
         """Answer a request or the handshake of a WebSocket."""
@@ -62,9 +62,9 @@ class Refusal:
             if kind not in scope.get("extensions", {}):  # the server can only say 403
                 await send({"type": "websocket.close"})
                 return
-        made = self.response(scope["path"])
-        headers = [(name.lower().encode(), value.encode()) for name, value in made.items()]
+        answer = self.response(scope["path"])
+        headers = [(name.lower().encode(), value.encode()) for name, value in answer.items()]
         if self.closes:
             headers.append((b"connection", b"close"))
         await send({"type": f"{kind}.start", "status": self.status, "headers": headers})
-        await send({"type": f"{kind}.body", "body": made.content})
+        await send({"type": f"{kind}.body", "body": answer.content})

@@ -34,22 +34,22 @@ def main() -> None:
         timeout_graceful_shutdown=2,
         ws_ping_timeout=60,
     )
-    given = _given()
-    uvicorn.Server(config).run(sockets=[given] if given else None)
+    listener = _given()
+    uvicorn.Server(config).run(sockets=[listener] if listener else None)
 
 
 def _given() -> socket.socket | None:
     """The listening socket that is standard input, if it is one."""
     if not stat.S_ISSOCK(os.fstat(0).st_mode):
         return None
-    given = socket.socket(fileno=os.dup(0))
-    if not given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        given.close()
+    listener = socket.socket(fileno=os.dup(0))
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.close()
         return None
     # uvicorn closes its own when it is asked to end, and nothing else may keep the port from the next.
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    return given
+    return listener
 
 
 if __name__ == "__main__":

@@ -270,8 +270,8 @@ def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:
     if not values["model"]:
         missing = "dp_bytes" if "dp_bytes" not in traffic else "pp_bytes"
         raise InputError(missing, None, "enter the bytes, or a model to compute them from")
-    given = values["model"]
-    shape = read_config(given).shape if isinstance(given, dict) else preset(given, stages=grid["stages"])
+    model = values["model"]
+    shape = read_config(model).shape if isinstance(model, dict) else preset(model, stages=grid["stages"])
     return traffic_of(shape, values["batch"] or 1, **grid) | traffic
 
 

@@ -248,12 +248,12 @@ def _note(unlinked: list[str]) -> str:
 
 def _first(units: list[tuple[int, Node, int]], most: Mapping[int, int]) -> list[tuple[int, Node, int]]:
     """The first `most` of every pool."""
-    taken: Counter[int] = Counter()
+    uses: Counter[int] = Counter()
     devices = []
     for unit in units:
         pool = unit[1].pool_id
-        if taken[pool] < most.get(pool, 0):
-            taken[pool] += 1
+        if uses[pool] < most.get(pool, 0):
+            uses[pool] += 1
             devices.append(unit)
     return devices
 

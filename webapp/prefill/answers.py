@@ -49,12 +49,12 @@ class ApiError(Exception):
         return {"error": error}
 
     def response(self) -> JsonResponse:
-        made = answer(self.body, status=self.status, drawn=self.drawn, request=self.request)
+        reply = answer(self.body, status=self.status, drawn=self.drawn, request=self.request)
         if self.retry_after_s is not None:
-            made["Retry-After"] = str(max(1, ceil(self.retry_after_s)))  # whole seconds, as HTTP wants them
+            reply["Retry-After"] = str(max(1, ceil(self.retry_after_s)))  # whole seconds, as HTTP wants them
         if self.status == 401:
-            made["WWW-Authenticate"] = "Bearer"
-        return made
+            reply["WWW-Authenticate"] = "Bearer"
+        return reply
 
 
 def database_away() -> ApiError:
@@ -69,9 +69,9 @@ def no_such_model(name: str) -> ApiError:
     return ApiError(404, "model_not_found", text, param="model")
 
 
-def unknown_field(name: str, known: Iterable[str]) -> ApiError:
+def unknown_field(name: str, fields: Iterable[str]) -> ApiError:
     """The refusal of a field that nobody knows: it may be one that would change the answer."""
-    hint = nearest(name[:40], known)
+    hint = nearest(name[:40], fields)
     text = f"Unknown field {name[:40]!r}: {hint}{'' if hint.endswith('?') else '.'}"
     return ApiError(400, "unknown_field", text, param=name[:40])
 
@@ -85,20 +85,20 @@ def answer(
     datacenter: str = "",
 ) -> JsonResponse:
     """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
-    made = JsonResponse(body, status=status)
-    made["Content-Length"] = str(len(made.content))
+    reply = JsonResponse(body, status=status)
+    reply["Content-Length"] = str(len(reply.content))
     for name, value in headers(request or request_id(), drawn, datacenter).items():
-        made[name] = value
-    return made
+        reply[name] = value
+    return reply
 
 
 def headers(request: str, drawn: Drawn | None, datacenter: str = "") -> dict[str, str]:
     """Of every answer, streamed ones too. datacenter : whose GPUs prefilled; empty: none has."""
-    made = {"x-request-id": request, "Cache-Control": "no-store"}
+    lines = {"x-request-id": request, "Cache-Control": "no-store"}
     if datacenter:
-        made["x-meridian-datacenter"] = datacenter
+        lines["x-meridian-datacenter"] = datacenter
     if drawn is not None:
-        made["x-ratelimit-limit-tokens"] = str(drawn.limit)
-        made["x-ratelimit-remaining-tokens"] = str(drawn.remaining)
-        made["x-ratelimit-reset-tokens"] = f"{drawn.full_s:.3f}s"
-    return made
+        lines["x-ratelimit-limit-tokens"] = str(drawn.limit)
+        lines["x-ratelimit-remaining-tokens"] = str(drawn.remaining)
+        lines["x-ratelimit-reset-tokens"] = f"{drawn.full_s:.3f}s"
+    return lines

@@ -34,9 +34,9 @@ def models(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
 @with_key("GET")
 def model(request: HttpRequest, tenancy: Tenancy, name: str) -> HttpResponse:
     """One of `models`."""
-    for found in _models(tenancy):
-        if found["id"] == name:
-            return answer(found)
+    for served in _models(tenancy):
+        if served["id"] == name:
+            return answer(served)
     return unlogged(no_such_model(name).response())
 
 
@@ -59,44 +59,44 @@ def _models(tenancy: Tenancy) -> list[dict[str, Any]]:
 @with_key("POST")
 def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     """Whether a prompt would be admitted now, how soon its KV cache would be there, and its price."""
-    asked = _document(request)
-    places = places_of(tenancy, asked.get("model"))
-    tokens, counted = _tokens(asked)
-    _require_short(tenancy, tokens, counted)
+    document = _document(request)
+    places = places_of(tenancy, document.get("model"))
+    tokens, count_basis = _tokens(document)
+    _require_short(tenancy, tokens, count_basis)
     limit = tenancy.tokens_per_min or 0
-    drawn = quota.look(tenancy.pk, tokens, limit)
-    if not drawn.ok:
-        text = f"{drawn.remaining:,} of {limit:,} tokens per minute are left."
-        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
-    found, dc, basis = _soonest(tenancy, places, tokens)
-    if isinstance(found, Refusal):
-        wait_s = None if found.retry_after_ms is None else found.retry_after_ms / 1e3
-        raise ApiError(503, found.reason, WHY[found.reason], retry_after_s=wait_s, drawn=drawn)
+    allowance = quota.look(tenancy.pk, tokens, limit)
+    if not allowance.ok:
+        text = f"{allowance.remaining:,} of {limit:,} tokens per minute are left."
+        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=allowance.wait_s, drawn=allowance)
+    best, dc, basis = _soonest(tenancy, places, tokens)
+    if isinstance(best, Refusal):
+        wait_s = None if best.retry_after_ms is None else best.retry_after_ms / 1e3
+        raise ApiError(503, best.reason, WHY[best.reason], retry_after_s=wait_s, drawn=allowance)
     price = tenancy.price or 0
     body = {
         "object": "prefill.quote",
         "admitted": True,
-        "model": asked["model"],
+        "model": document["model"],
         "datacenter": dc.name,
         "prompt_tokens": tokens,
-        "prompt_tokens_counted": counted,
+        "prompt_tokens_counted": count_basis,
         "basis": basis,
-        "queue_ms": None if found.queue_ms is None else round(found.queue_ms, 3),
-        "ttft_ms": None if found.ttft_ms is None else round(found.ttft_ms, 3),
+        "queue_ms": None if best.queue_ms is None else round(best.queue_ms, 3),
+        "ttft_ms": None if best.ttft_ms is None else round(best.ttft_ms, 3),
         "ttft_objective_ms": tenancy.ttft_ms,
         "price_microusd_per_million_tokens": price,
         "charge_microusd": charge_of(tokens, price),
     }
-    return answer(body, drawn=drawn)
+    return answer(body, drawn=allowance)
 
 
 def _soonest(
     tenancy: Tenancy, places: list[DataCenter], tokens: int
 ) -> tuple[Quote | Refusal, DataCenter, str]:
     """Of what is foretold for `places`, that of the first to be done, else of the first to be asked again."""
-    found = {dc: _found(tenancy, dc, tokens) for dc in places}
-    best = soonest([said for said, _ in found.values()])
-    dc, basis = next((dc, basis) for dc, (said, basis) in found.items() if said is best)
+    quotes = {dc: _found(tenancy, dc, tokens) for dc in places}
+    best = soonest([outlook for outlook, _ in quotes.values()])
+    dc, basis = next((dc, basis) for dc, (outlook, basis) in quotes.items() if outlook is best)
     return best, dc, basis
 
 
@@ -132,33 +132,33 @@ def unlogged(response: HttpResponse) -> HttpResponse:
 def _document(request: HttpRequest) -> dict[str, Any]:
     """The JSON object of the request. Errors say what is wrong with it, never what stands in it."""
     try:
-        asked = read_json(request.body)
+        document = read_json(request.body)
     except RequestDataTooBig:
         raise ApiError(413, "request_too_large", "The request's body is too large.") from None
     except (ValueError, UnreadablePostError):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
-    if not isinstance(asked, dict):
+    if not isinstance(document, dict):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.")
-    for name in asked:
+    for name in document:
         if name not in FIELDS:
             raise unknown_field(name, FIELDS)
-    return asked
+    return document
 
 
-def _tokens(asked: dict[str, Any]) -> tuple[int, str]:
+def _tokens(document: dict[str, Any]) -> tuple[int, str]:
     """How many tokens the prompt has, and how they were counted.
 
     A prompt as text has at most as many tokens as bytes of UTF-8; one as token ids has as many as it lists.
     """
-    if ("prompt" in asked) == ("prompt_tokens" in asked):
+    if ("prompt" in document) == ("prompt_tokens" in document):
         raise ApiError(400, "invalid_value", "Send either prompt or prompt_tokens.", param="prompt_tokens")
-    if "prompt_tokens" in asked:
-        tokens, counted = whole(asked["prompt_tokens"]), "given"
+    if "prompt_tokens" in document:
+        tokens, count_basis = whole(document["prompt_tokens"]), "given"
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MOST_TOKENS:
             text = f"prompt_tokens must be a whole number from 1 to {MOST_TOKENS:,}."
             raise ApiError(400, "invalid_value", text, param="prompt_tokens")
-        return tokens, counted
-    prompt = asked["prompt"]
+        return tokens, count_basis
+    prompt = document["prompt"]
     if isinstance(prompt, str) and prompt:
         return len(prompt.encode(errors="surrogatepass")), "bytes"
     if isinstance(prompt, list) and prompt and all(_is_id(token) for token in prompt):
@@ -171,9 +171,9 @@ def _is_id(token: Any) -> bool:
     return type(whole(token)) is int and token >= 0
 
 
-def _require_short(tenancy: Tenancy, tokens: int, counted: str) -> None:
+def _require_short(tenancy: Tenancy, tokens: int, count_basis: str) -> None:
     context, longest = context_tokens(tenancy.model), tenancy.longest_prompt or 0
-    if counted == "bytes" and tokens > longest:
+    if count_basis == "bytes" and tokens > longest:
         text = f"{tokens:,} bytes may be more than {longest:,} tokens. Send prompt_tokens or token ids."
         raise ApiError(400, "tokens_unknown", text, param="prompt")
     if tokens > context:

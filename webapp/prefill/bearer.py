@@ -62,9 +62,9 @@ def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
 
 def not_allowed(method: str) -> JsonResponse:
     """The refusal of every method but `method`."""
-    made = ApiError(405, "method_not_allowed", f"This address accepts only {method}.").response()
-    made["Allow"] = method
-    return made
+    response = ApiError(405, "method_not_allowed", f"This address accepts only {method}.").response()
+    response["Allow"] = method
+    return response
 
 
 def no_quotas() -> ApiError:
@@ -95,9 +95,9 @@ def caller(request: HttpRequest) -> ApiKey:
     text = text.strip()
     if scheme.lower() != "bearer" or not text:
         raise ApiError(401, "missing_api_key", "Send the key in the header Authorization: Bearer KEY.")
-    known = text.startswith(BEGINNING) and len(text) <= LONGEST_KEY
+    well_formed = text.startswith(BEGINNING) and len(text) <= LONGEST_KEY
     try:
-        key = _live(sha256=key_hash(text)) if known else _live(pk=None)
+        key = _live(sha256=key_hash(text)) if well_formed else _live(pk=None)
     except ApiError as error:
         if error.status == 401:
             _count_wrong_key(of_address(request.META.get("REMOTE_ADDR")))

@@ -54,6 +54,6 @@ def cache_served(served: PrefillSettings, lan_gbps: float) -> Cache:
     """
     if served.model not in PRESETS:
         return Cache(bytes_per_s=lan_gbps * 1e9 / 8)
-    known = cache_of(served.model, lan_gbps)
+    shape = cache_of(served.model, lan_gbps)
     wider = 2 if served.dtype == "fp32" else 1
-    return replace(known, token_bytes=known.token_bytes * wider, budget_bytes=served.kv_budget_bytes)
+    return replace(shape, token_bytes=shape.token_bytes * wider, budget_bytes=served.kv_budget_bytes)

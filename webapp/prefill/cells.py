@@ -70,32 +70,32 @@ class Cell:
 def cells(model: str, datacenters: Sequence[DataCenter], *, planned: bool = True) -> list[Cell]:
     """The cells in `datacenters` that serve `model`, and those that serve none and on whose GPUs it was
     measured; running ones first. The bubbles of a run that serves another model are that one's."""
-    found: list[Cell] = []
+    rows: list[Cell] = []
     by_pk = {dc.pk: dc for dc in datacenters}
     teams = {dc.team_id for dc in datacenters}
-    placed = Exists(RankState.objects.filter(run=OuterRef("pk"), dc__in=by_pk))
-    held = _runs(Q(status__in=HOLDING, job__team__in=teams), placed)
-    places, opened = _places(held), _open_models(held)
-    for run in held:
-        found += _cells(run, model, places.get(run.pk, {}), by_pk, opened[run.pk], planned=False)
+    has_ranks = Exists(RankState.objects.filter(run=OuterRef("pk"), dc__in=by_pk))
+    runs_holding = _runs(Q(status__in=HOLDING, job__team__in=teams), has_ranks)
+    places, opened = _places(runs_holding), _open_models(runs_holding)
+    for run in runs_holding:
+        rows += _cells(run, model, places.get(run.pk, {}), by_pk, opened[run.pk], planned=False)
     if planned:
         names = [{"datacenters": [{"name": name}]} for name in _document_names(datacenters)]
-        wanted = Q(pk__in=[])
+        serves_model = Q(pk__in=[])
         for name in names:
-            wanted |= Q(job__document__contains=name)
+            serves_model |= Q(job__document__contains=name)
         pools = _pools(datacenters)
-        for run in _runs(Q(status=Status.QUEUED, job__team__in=teams), wanted):
-            found += _cells(run, model, _asked_places(run, pools), by_pk, set(), planned=True)
-    return found
+        for run in _runs(Q(status=Status.QUEUED, job__team__in=teams), serves_model):
+            rows += _cells(run, model, _asked_places(run, pools), by_pk, set(), planned=True)
+    return rows
 
 
 def _open_models(runs: Iterable[Run]) -> dict[int, set[str]]:
     """{run: models that its prefill coordinators take prompts for now}."""
-    made: dict[int, set[str]] = defaultdict(set)
+    by_run: dict[int, set[str]] = defaultdict(set)
     rows = PrefillCoordinator.objects.usable().filter(run__in=[run.pk for run in runs])
     for run, model in rows.values_list("run", "model"):
-        made[run].add(model)
-    return made
+        by_run[run].add(model)
+    return by_run
 
 
 def _runs(*where: Any) -> list[Run]:
@@ -106,25 +106,25 @@ def _runs(*where: Any) -> list[Run]:
 def _places(runs: Iterable[Run]) -> dict[int, dict[int, tuple[int, str]]]:
     """{run: {stage: (data centre, GPU type)}} as its ranks were placed."""
     ranks = RankState.objects.filter(run__in=[run.pk for run in runs])
-    made: dict[int, dict[int, set[tuple[int, str]]]] = defaultdict(lambda: defaultdict(set))
+    positions: dict[int, dict[int, set[tuple[int, str]]]] = defaultdict(lambda: defaultdict(set))
     for run, stage, dc, gpu_type in ranks.values_list(
         "run", "stage", "dc", "node__pool__gpu_type"
     ).distinct():
-        made[run][stage].add((dc, gpu_type))
+        positions[run][stage].add((dc, gpu_type))
     # A stage whose replicas lie in several data centres is a cell of none.
     return {
         run: {stage: min(places) for stage, places in stages.items() if len(places) == 1}
-        for run, stages in made.items()
+        for run, stages in positions.items()
     }
 
 
 def _pools(datacenters: Sequence[DataCenter]) -> dict[str, tuple[int, str]]:
     """{name in documents: (data centre, GPU type)}; the bare name means the first pool."""
-    made: dict[str, tuple[int, str]] = {}
+    pools: dict[str, tuple[int, str]] = {}
     for pool in GpuPool.objects.filter(dc__in=datacenters).select_related("dc").order_by("pk"):
-        made.setdefault(pool.dc.name, (pool.dc_id, pool.gpu_type))
-        made[f"{pool.dc.name}:{pool.gpu_type}"] = (pool.dc_id, pool.gpu_type)
-    return made
+        pools.setdefault(pool.dc.name, (pool.dc_id, pool.gpu_type))
+        pools[f"{pool.dc.name}:{pool.gpu_type}"] = (pool.dc_id, pool.gpu_type)
+    return pools
 
 
 def _document_names(datacenters: Sequence[DataCenter]) -> list[str]:
@@ -148,9 +148,9 @@ def _cells(
     *,
     planned: bool,
 ) -> Iterator[Cell]:
-    asked = settings_in(run.job.document.get("prefill"))
-    serves = model in opened or (asked is not None and asked.model == model)
-    if not serves and (opened or asked is not None):
+    prefill = settings_in(run.job.document.get("prefill"))
+    serves = model in opened or (prefill is not None and prefill.model == model)
+    if not serves and (opened or prefill is not None):
         return
     period_ms = float(run.predicted.get("iteration_ms") or 0)
     if period_ms <= 0 or not run.predicted.get("spans"):
@@ -158,14 +158,14 @@ def _cells(
     stages = int(run.job.document["cell"]["stages"])
     for place in sorted(set(places.values())):
         dc = by_pk.get(place[0])
-        times = None if dc is None else _times(asked, model, place[1], dc)
+        times = None if dc is None else _times(prefill, model, place[1], dc)
         if dc is None or times is None:
             continue
         here = sorted(stage for stage, where in places.items() if where == place)
         pattern = pattern_of(run.predicted["spans"], stages, here, period_ms)
         if pattern is None:
             continue
-        left = timedelta(milliseconds=period_ms * max(0, run.steps - run.done))
+        time_left = timedelta(milliseconds=period_ms * max(0, run.steps - run.done))
         yield Cell(
             run=run,
             dc=dc,
@@ -176,42 +176,42 @@ def _cells(
             settings=_settings(run.document),
             serves=serves,
             planned=planned,
-            until=None if planned else timezone.now() + left,
+            until=None if planned else timezone.now() + time_left,
         )
 
 
 def _times(
-    asked: PrefillSettings | None, model: str, gpu_type: str, dc: DataCenter
+    prefill: PrefillSettings | None, model: str, gpu_type: str, dc: DataCenter
 ) -> tuple[LatencyModel, Cache] | None:
     """How long a prompt of `model` takes on a GPU of a run, and its KV cache; None where nobody said so.
 
     The run's own prefill coordinators count on what its job says of its model; so does this.
     """
-    if asked is not None and asked.model == model:
-        return asked.latency.model, cache_served(asked, dc.intra_gbps)
+    if prefill is not None and prefill.model == model:
+        return prefill.latency.model, cache_served(prefill, dc.intra_gbps)
     latency = latencies().get((model, gpu_type))
     return None if latency is None else (latency, cache_of(model, dc.intra_gbps))
 
 
 def _fleet(pattern: TrainingPattern, document: dict[str, Any]) -> Fleet:
     """The GPUs of `pattern`, as many to a prompt as the run's own prefill has."""
-    asked = settings_in(document.get("prefill"))
-    degree = 1 if asked is None else asked.pp_degree
+    prefill = settings_in(document.get("prefill"))
+    degree = 1 if prefill is None else prefill.pp_degree
     cells = document["cell"].get("cells", 1) if degree > 1 else 1
     return Fleet(pattern=pattern, phase_ms=(0.0,), pp_degree=degree, cells_of_pattern=cells)
 
 
 def _settings(document: dict[str, Any]) -> Settings:
     """How a run's prefill coordinators place requests, as its job says."""
-    asked = settings_in(document.get("prefill"))
+    prefill = settings_in(document.get("prefill"))
     return (
         SETTINGS
-        if asked is None
+        if prefill is None
         else Settings(
-            guard_ms=asked.guard_ms,
-            queue=asked.queue,
-            chunk_tokens=asked.chunk_tokens,
-            reserve_ms=asked.reserve_ms,
+            guard_ms=prefill.guard_ms,
+            queue=prefill.queue,
+            chunk_tokens=prefill.chunk_tokens,
+            reserve_ms=prefill.reserve_ms,
         )
     )
 

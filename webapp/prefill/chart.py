@@ -66,7 +66,7 @@ def supply_chart(forecast: Forecast) -> Chart | None:
         rate = max(0.0, rate - row.tokens_per_min)
         points.append((x(at), y(rate)))
         words = f"{row.cell.run.job.name} ends {at.astimezone(UTC):%H:%M}"
-        if words not in [said for _, _, said in ends]:  # a run has a cell in each data centre
+        if words not in [label for _, _, label in ends]:  # a run has a cell in each data centre
             ends.append((x(at), TOP + 12 * (len(ends) + 1), words))
     points.append((RIGHT, y(rate)))
     return Chart(

@@ -50,8 +50,8 @@ def sell(var: Path, team: Team, tenant: User, admin: User, datacenters: Sequence
     """
     tenancy = Tenancy.objects.filter(team=team, tenant=tenant, name=NAME).first()
     if tenancy is None:
-        asked = Tenancy(team=team, name=NAME, purpose="The demo", model=demo_model(var).name, **ASKED)
-        tenancy = request_tenancy(tenant, asked, datacenters)
+        request = Tenancy(team=team, name=NAME, purpose="The demo", model=demo_model(var).name, **ASKED)
+        tenancy = request_tenancy(tenant, request, datacenters)
         # The run that serves it begins afterwards: nothing is there to sell yet.
         tenancy = approve_tenancy(admin, tenancy, LIMITS, datacenters, WHAT, oversell=True)
     live = ApiKey.objects.filter(tenancy=tenancy).live()

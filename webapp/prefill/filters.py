@@ -53,13 +53,13 @@ class KeyFilterSet(filters.FilterSet):
         now = timezone.now()
         if value == KeyState.REVOKED:
             return rows.filter(revoked_at__isnull=False)
-        kept = rows.filter(revoked_at=None)
+        live = rows.filter(revoked_at=None)
         if value == KeyState.LIVE:
-            return kept.filter(expires_at=None)
+            return live.filter(expires_at=None)
         return (
-            kept.filter(expires_at__gt=now)
+            live.filter(expires_at__gt=now)
             if value == KeyState.EXPIRING
-            else kept.filter(expires_at__lte=now)
+            else live.filter(expires_at__lte=now)
         )
 
 

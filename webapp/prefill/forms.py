@@ -32,8 +32,10 @@ def _offered(teams: Any) -> Any:
     """Data centres of `teams` with an open coordinator, or with GPUs on which some model's prefill was
     measured.
     """
-    measured = Q(pools__gpu_type__in={gpu for model in models() for gpu in gpu_types(model)})
-    rows = DataCenter.objects.filter(measured | Q(pk__in=coordinators_in(teams).values("dc")), team__in=teams)
+    has_profile = Q(pools__gpu_type__in={gpu for model in models() for gpu in gpu_types(model)})
+    rows = DataCenter.objects.filter(
+        has_profile | Q(pk__in=coordinators_in(teams).values("dc")), team__in=teams
+    )
     return rows.distinct().order_by("name")
 
 
@@ -166,9 +168,9 @@ class ReviewForm(Sectioned, forms.Form):
     def __init__(self, *args: Any, tenancy: Tenancy, **kwargs: Any) -> None:
         kwargs.setdefault("initial", first_limits(tenancy))
         super().__init__(*args, **kwargs)
-        asked = TenancyPlace.objects.filter(tenancy=tenancy)
+        places = TenancyPlace.objects.filter(tenancy=tenancy)
         place: Any = self.fields["datacenters"]
-        place.queryset = DataCenter.objects.filter(pk__in=asked.values("dc")).order_by("name")
+        place.queryset = DataCenter.objects.filter(pk__in=places.values("dc")).order_by("name")
         self.fields["longest_prompt"].help_text = f"At most {context_tokens(tenancy.model):,}."
         self.fields["reason"].widget.attrs["rows"] = 3
 
@@ -179,9 +181,9 @@ class ReviewForm(Sectioned, forms.Form):
         field.help_text = "Tick this to approve these figures all the same."
 
     def limits(self) -> Limits:
-        given = self.cleaned_data
-        whole = {name: given[name] for name in ("tokens_per_min", "ttft_ms", "longest_prompt", "days")}
-        return Limits(price=micro_dollars(given["price"]), **whole)
+        data = self.cleaned_data
+        whole = {name: data[name] for name in ("tokens_per_min", "ttft_ms", "longest_prompt", "days")}
+        return Limits(price=micro_dollars(data["price"]), **whole)
 
 
 def first_limits(tenancy: Tenancy) -> dict[str, Any]:

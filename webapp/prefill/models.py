@@ -155,8 +155,8 @@ class Tenancy(models.Model):
     def state(self) -> TenancyStatus:
         """The status; past its end a tenancy has ended, whether or not upkeep has written it down yet."""
         over = self.ends_at is not None and self.ends_at <= timezone.now()
-        held = (TenancyStatus.ACTIVE, TenancyStatus.SUSPENDED)
-        return TenancyStatus.ENDED if over and self.status in held else TenancyStatus(self.status)
+        reserved = (TenancyStatus.ACTIVE, TenancyStatus.SUSPENDED)
+        return TenancyStatus.ENDED if over and self.status in reserved else TenancyStatus(self.status)
 
     @property
     def waits(self) -> bool:

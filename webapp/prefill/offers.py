@@ -47,12 +47,12 @@ def served_now(teams: Any) -> list[ServedModel]:
     if not opened:
         return []
     datacenters = list(DataCenter.objects.filter(team__in=teams).order_by("pk"))
-    made = []
+    offers = []
     for model in sorted({row[0] for row in opened}):
         here = [row for row in opened if row[0] == model]
         buyers = sold(model, datacenters)
         tokens, rates, unforeseen = _kept(model, datacenters, _mean_prompt(buyers), here)
-        made.append(
+        offers.append(
             ServedModel(
                 model=model,
                 tokens=tokens,
@@ -62,7 +62,7 @@ def served_now(teams: Any) -> list[ServedModel]:
                 sold=sum(rate for _, rate in buyers),
             )
         )
-    return made
+    return offers
 
 
 def _mean_prompt(buyers: Sequence[tuple[Tenancy, float]]) -> int:
@@ -78,22 +78,22 @@ def _kept(
     """(tokens, rates, unforeseen) of a model, kept for pages that refresh themselves every few seconds."""
 
     def figures() -> tuple[int, dict[tuple[int, int], float], int]:
-        found = _that_fits(supply(model, datacenters, tokens, planned=False), model, datacenters)
-        rates = {(row.cell.run.pk, row.cell.dc.pk): 0.0 for row in found.held}
-        for row in found.held:  # a data centre may have GPUs of several types
+        forecast = _that_fits(supply(model, datacenters, tokens, planned=False), model, datacenters)
+        rates = {(row.cell.run.pk, row.cell.dc.pk): 0.0 for row in forecast.held}
+        for row in forecast.held:  # a data centre may have GPUs of several types
             rates[row.cell.run.pk, row.cell.dc.pk] += row.tokens_per_min
-        return found.tokens, rates, len(found.unforeseen)
+        return forecast.tokens, rates, len(forecast.unforeseen)
 
     text = repr((model, [dc.pk for dc in datacenters], tokens, list(opened)))
     name = f"prefill-served-{hashlib.sha256(text.encode()).hexdigest()}"
     return cache.get_or_set(name, figures, KEPT_S) or figures()
 
 
-def _that_fits(found: Supply, model: str, datacenters: Sequence[DataCenter]) -> Supply:
+def _that_fits(forecast: Supply, model: str, datacenters: Sequence[DataCenter]) -> Supply:
     """The supply for shorter prompts, where no bubble takes the ones that it was asked for."""
-    if found.running or not 0 < found.longest < found.tokens:
-        return found
-    return supply(model, datacenters, found.longest, planned=False)
+    if forecast.running or not 0 < forecast.longest < forecast.tokens:
+        return forecast
+    return supply(model, datacenters, forecast.longest, planned=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

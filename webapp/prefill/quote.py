@@ -64,9 +64,11 @@ def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Quote | Re
     """
     with _lock:
         live = _live_cells(model, dc)
-        begun = _begun(live)
+        first_chunk = _begun(live)
         answers = [
-            _ask(one, begun[one.cell.run.pk], tokens, ttft_ms) for one in live if one.cell.run.pk in begun
+            _ask(one, first_chunk[one.cell.run.pk], tokens, ttft_ms)
+            for one in live
+            if one.cell.run.pk in first_chunk
         ]
     return soonest(answers) if answers else Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS)
 
@@ -84,16 +86,16 @@ def soonest(answers: Sequence[Quote | Refusal]) -> Quote | Refusal:
 def _live_cells(model: str, dc: DataCenter) -> list[_LiveCell]:
     """Controllers of the cells in `dc`; one is kept for as long as its run has the same GPUs."""
     key = model, dc.pk
-    at, known = _found.get(key, (-CELLS_KEPT_S, []))
+    at, cached_cells = _found.get(key, (-CELLS_KEPT_S, []))
     if time.monotonic() - at < CELLS_KEPT_S:
-        return known
-    kept = {one.cell.key: one for one in known}
-    made = []
+        return cached_cells
+    by_key = {one.cell.key: one for one in cached_cells}
+    live = []
     for cell in cells(model, [dc], planned=False):
         if cell.serves and cell.run.status == Status.RUNNING:
-            made.append(kept.get(cell.key) or _LiveCell(cell=cell, controller=_controller(cell)))
-    _found[key] = time.monotonic(), made
-    return made
+            live.append(by_key.get(cell.key) or _LiveCell(cell=cell, controller=_controller(cell)))
+    _found[key] = time.monotonic(), live
+    return live
 
 
 def _controller(cell: Cell) -> Controller:
@@ -113,8 +115,8 @@ def _begun(live: list[_LiveCell]) -> dict[int, float]:
 
 def _ask(one: _LiveCell, since_begin_ms: float, tokens: int, ttft_ms: float) -> Quote | Refusal:
     now_ms = one.now_ms(since_begin_ms)
-    asked = PlacementQuery(id="quote", tokens=tokens, arrival_ms=now_ms, deadline_ms=now_ms + ttft_ms)
-    answer = one.controller.quote(asked)
+    query = PlacementQuery(id="quote", tokens=tokens, arrival_ms=now_ms, deadline_ms=now_ms + ttft_ms)
+    answer = one.controller.quote(query)
     if isinstance(answer, Placement):
         return Quote(queue_ms=answer.queue_ms, ttft_ms=answer.ttft_ms)
     return answer

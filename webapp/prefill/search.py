@@ -17,8 +17,8 @@ def _tenancies(user: Any) -> Any:
 
 
 def _tenancy(tenancy: Tenancy) -> tuple[str, str, str]:
-    said = f"{tenancy.model}, {tenancy.tenant.get_username()}"
-    return tenancy.name, reverse("prefill:tenancy-detail", args=[tenancy.pk]), said
+    detail = f"{tenancy.model}, {tenancy.tenant.get_username()}"
+    return tenancy.name, reverse("prefill:tenancy-detail", args=[tenancy.pk]), detail
 
 
 def _replays(user: Any) -> Any:

@@ -72,8 +72,8 @@ def used(rows: QuerySet[UsageEvent], *, days: int | None = None) -> Used:
     """The totals of `rows`, of the last `days` where given."""
     if days is not None:
         rows = rows.filter(at__gte=timezone.now() - timedelta(days=days))
-    found = rows.order_by().aggregate(**TOTALS)
-    return Used(charge=found.pop("charged"), **found)
+    totals = rows.order_by().aggregate(**TOTALS)
+    return Used(charge=totals.pop("charged"), **totals)
 
 
 def used_this_month(tenancies: Sequence[Tenancy]) -> dict[int, Used]:

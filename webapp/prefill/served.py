@@ -66,10 +66,10 @@ def places_of(tenancy: Tenancy, name: object) -> list[DataCenter]:
     if not isinstance(name, str):
         text = "model must be text, as in llama-3-8b or llama-3-8b@us-east."
         raise ApiError(400, "invalid_value", text, param="model")
-    found = [dc for dc in tenancy.datacenters if name in (tenancy.model, f"{tenancy.model}@{dc.name}")]
-    if not found:
+    offering = [dc for dc in tenancy.datacenters if name in (tenancy.model, f"{tenancy.model}@{dc.name}")]
+    if not offering:
         raise no_such_model(name)
-    return found
+    return offering
 
 
 def coordinators_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[PrefillCoordinator]:
@@ -80,5 +80,5 @@ def coordinators_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[PrefillCoordi
 def all_paused(coordinators: QuerySet[PrefillCoordinator]) -> bool:
     """Whether every one of `coordinators` said last that training takes longer than it may."""
     last = PrefillSecond.objects.filter(run__in=coordinators.values("run")).order_by("run_id", "dc_id", "-t")
-    said = {(row.run_id, row.dc_id): row.paused for row in last.distinct("run_id", "dc_id")}
-    return all(said.get((coordinator.run_id, coordinator.dc_id), False) for coordinator in coordinators)
+    paused = {(row.run_id, row.dc_id): row.paused for row in last.distinct("run_id", "dc_id")}
+    return all(paused.get((coordinator.run_id, coordinator.dc_id), False) for coordinator in coordinators)

@@ -83,7 +83,7 @@ def supply(model: str, datacenters: Sequence[DataCenter], tokens: int, *, planne
     planned : queued runs, too; they are in a figure of their own.
     """
     rows = [_supply(cell, tokens) for cell in cells(model, datacenters, planned=planned)]
-    known = {(row.cell.run.pk, row.cell.dc.pk) for row in rows if row.cell.serves}
+    serving = {(row.cell.run.pk, row.cell.dc.pk) for row in rows if row.cell.serves}
     teams = {dc.team_id for dc in datacenters}
     coordinators = PrefillCoordinator.objects.usable().filter(
         model=model, dc__in=datacenters, run__job__team__in=teams
@@ -91,7 +91,7 @@ def supply(model: str, datacenters: Sequence[DataCenter], tokens: int, *, planne
     unforeseen = {
         coordinator.run_id: coordinator.run
         for coordinator in coordinators.select_related("run__job").defer("run__result", "run__job__plan_copy")
-        if (coordinator.run_id, coordinator.dc_id) not in known
+        if (coordinator.run_id, coordinator.dc_id) not in serving
     }
     return Supply(
         tokens=tokens,
@@ -158,8 +158,8 @@ def forecast(
     tenancy: Tenancy, datacenters: Sequence[DataCenter], *, tokens_per_min: float, ttft_ms: int
 ) -> Forecast:
     """What granting `tenancy` these limits would mean, by the schedules of running and queued runs."""
-    found = supply(tenancy.model, datacenters, tenancy.typical_prompt)
-    running, total = found.held, found.running
+    available = supply(tenancy.model, datacenters, tenancy.typical_prompt)
+    running, total = available.held, available.running
     others = sold(tenancy.model, datacenters, but=tenancy)
     hours = _hours(running)
     names, streams = _buyers(others)
@@ -179,7 +179,7 @@ def forecast(
         for i, (name, stream) in enumerate(zip([*names, str(tenancy)], [*streams, mine], strict=True))
     ]
     return Forecast(
-        supply=found,
+        supply=available,
         lowest=min((rate for _, rate in hours), default=0.0),
         hours=hours,
         sold=sum(rate for _, rate in others),
@@ -193,25 +193,25 @@ def sold(
 ) -> list[tuple[Tenancy, float]]:
     """Tenancies of `model` in force in `datacenters`, `but` one, each with the tokens per minute that fall on
     them: a tenancy in several data centres is taken to ask each for its share."""
-    wanted = {dc.pk for dc in datacenters}
-    rows = Tenancy.objects.in_force().filter(model=model, places__dc__in=wanted, places__is_granted=True)
+    dcs = {dc.pk for dc in datacenters}
+    rows = Tenancy.objects.in_force().filter(model=model, places__dc__in=dcs, places__is_granted=True)
     if but is not None:
         rows = rows.exclude(pk=but.pk)
-    made = []
+    sales = []
     for other in rows.distinct().prefetch_related("places__dc").order_by("pk"):
         granted = {dc.pk for dc in other.datacenters}
-        made.append((other, (other.tokens_per_min or 0) * len(granted & wanted) / len(granted)))
-    return made
+        sales.append((other, (other.tokens_per_min or 0) * len(granted & dcs) / len(granted)))
+    return sales
 
 
 def _buyers(others: Sequence[tuple[Tenancy, float]]) -> tuple[list[str], list[Stream]]:
     """The NAMED largest by their names, and the rest as one, of their mean prompt and shortest objective."""
-    ordered = sorted(others, key=lambda pair: -pair[1])
-    named, rest = ordered[:NAMED], ordered[NAMED:]
-    names = [str(other) for other, _ in named]
+    by_size = sorted(others, key=lambda pair: -pair[1])
+    largest, rest = by_size[:NAMED], by_size[NAMED:]
+    names = [str(other) for other, _ in largest]
     streams = [
         Stream(tokens=other.typical_prompt, tokens_per_min=rate, ttft_ms=float(other.ttft_ms or 0))
-        for other, rate in named
+        for other, rate in largest
     ]
     if rest:
         rate = sum(rate for _, rate in rest)
@@ -272,8 +272,8 @@ def _met(running: Sequence[CellSupply], total: float, streams: Sequence[Stream])
 def _figures(answer: Met | None) -> dict[str, Any]:
     if answer is None or not answer.asked:
         return {"p50": None, "p95": None, "refused": None}
-    found = {"p50": None, "p95": None, "refused": 100 * answer.refused / answer.asked}
+    figures = {"p50": None, "p95": None, "refused": 100 * answer.refused / answer.asked}
     if len(answer.ttft_ms):
         p50, p95 = np.quantile(answer.ttft_ms, (0.5, 0.95))
-        found |= {"p50": float(p50), "p95": float(p95)}
-    return found
+        figures |= {"p50": float(p50), "p95": float(p95)}
+    return figures

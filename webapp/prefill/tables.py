@@ -25,8 +25,8 @@ OUTCOME_SHAPES = {Outcome.DELIVERED: "succeeded", Outcome.REFUSED: "waiting", Ou
 
 def tenancy_state(tenancy: Tenancy) -> str:
     """The state of a tenancy as HTML; a renewal that waits is shown next to it."""
-    made = state(SHAPES[tenancy.state], tenancy.state.label)
-    return made + state("waiting", "Renewal requested") if tenancy.renewal_days is not None else made
+    badge = state(SHAPES[tenancy.state], tenancy.state.label)
+    return badge + state("waiting", "Renewal requested") if tenancy.renewal_days is not None else badge
 
 
 class TenancyTable(Table):

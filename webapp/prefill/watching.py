@@ -157,8 +157,8 @@ def watched(user: Any, run_id: int | None) -> Watched:
 
     The run `run_id`, or the newest with a prefill coordinator, is drawn.
     """
-    found = list(_coordinators(user))
-    runs = list({coordinator.run_id: coordinator.run for coordinator in found}.values())
+    coordinators = list(_coordinators(user))
+    runs = list({coordinator.run_id: coordinator.run for coordinator in coordinators}.values())
     run = next((one for one in runs if one.pk == run_id), runs[0] if runs else None)
     since = time.time() - CHART_S
     seconds: dict[tuple[int, int], list[PrefillSecond]] = defaultdict(list)
@@ -174,12 +174,12 @@ def watched(user: Any, run_id: int | None) -> Watched:
             usage[coordinator.run_id],
             rates.get((coordinator.model, coordinator.run_id, coordinator.dc_id)),
         )
-        for coordinator in found
+        for coordinator in coordinators
     ]
     return Watched(
         rows=rows,
         served=served,
-        ttft=_ttft(user, found),
+        ttft=_ttft(user, coordinators),
         rates=_rates([s for part in seconds.values() for s in part]),
         run=run,
         runs=runs,
@@ -205,7 +205,7 @@ def _row(
     last = lately[-1] if lately else None
     before = _utilization(coordinator, usage)
     gpu_ms = sum(row.gpus * row.window_s for row in lately) * 1e3
-    filled = 100 * sum(row.prefill_ms for row in lately) / gpu_ms if gpu_ms else None
+    fill_percent = 100 * sum(row.prefill_ms for row in lately) / gpu_ms if gpu_ms else None
     word, shape = _state(coordinator, last)
     return CoordinatorRow(
         coordinator=coordinator,
@@ -219,7 +219,7 @@ def _row(
         refused=_in_words(merged(row.refused for row in lately)),
         failed=merged(row.failed for row in lately),
         before=before,
-        after=None if before is None or filled is None else min(100.0, before + filled),
+        after=None if before is None or fill_percent is None else min(100.0, before + fill_percent),
         slowdown=None if last is None or last.slowdown is None else 100 * last.slowdown,
         waited_ms=sum(row.waited_ms for row in lately),
         guard_ms=last.guard_ms if last else None,
@@ -254,19 +254,19 @@ def _ttft(user: Any, coordinators: Sequence[PrefillCoordinator]) -> Ttft | None:
         dc__in={coordinator.dc_id for coordinator in coordinators},
         tenancy__model__in={coordinator.model for coordinator in coordinators},
     )
-    found: list[Any] = list(events.order_by("-at").values_list("ttft_ms", "ttft_objective_ms")[:MOST_EVENTS])
-    if not found:
+    pairs: list[Any] = list(events.order_by("-at").values_list("ttft_ms", "ttft_objective_ms")[:MOST_EVENTS])
+    if not pairs:
         return None
-    times = np.array([ttft for ttft, _ in found])
+    times = np.array([ttft for ttft, _ in pairs])
     p50, p95, p99 = np.quantile(times, (0.5, 0.95, 0.99))
-    least, most = min(o for _, o in found), max(o for _, o in found)
+    least, most = min(o for _, o in pairs), max(o for _, o in pairs)
     return Ttft(
-        requests=len(found),
+        requests=len(pairs),
         p50=float(p50),
         p95=float(p95),
         p99=float(p99),
         objective=f"{least:,}" if least == most else f"{least:,} to {most:,}",
-        missed=sum(ttft > objective for ttft, objective in found),
+        missed=sum(ttft > objective for ttft, objective in pairs),
     )
 
 
@@ -291,10 +291,10 @@ def _rates(seconds: Sequence[PrefillSecond]) -> Rates | None:
 
 
 def _in_words(reasons: dict[str, int]) -> list[tuple[str, int, str]]:
-    ordered = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [(reason, count, WHY.get(reason, "")) for reason, count in ordered]
+    by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [(reason, count, WHY.get(reason, "")) for reason, count in by_count]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None

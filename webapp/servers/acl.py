@@ -88,8 +88,8 @@ def cut_connections(client: "Redis", name: str) -> int:
 
 def connections(client: "Redis") -> dict[str, int]:
     """How many connections each user of the broker has."""
-    found = client.client_list()
-    return dict(Counter(str(one.get("user", "")) for one in found))
+    clients = client.client_list()
+    return dict(Counter(str(one.get("user", "")) for one in clients))
 
 
 def users(client: "Redis") -> dict[str, str]:

@@ -218,11 +218,11 @@ def _passwords(home: Path) -> dict[str, str]:
     """The servers' passwords, made once; kept next to the data, because they belong together."""
     path = home / "passwords.json"
     if path.exists():
-        found: dict[str, str] = json.loads(path.read_text())
-        return found
-    made = {name: secrets.token_urlsafe(24) for name in ("postgres", "valkey")}
-    _write_private(path, json.dumps(made))
-    return made
+        passwords: dict[str, str] = json.loads(path.read_text())
+        return passwords
+    passwords = {name: secrets.token_urlsafe(24) for name in ("postgres", "valkey")}
+    _write_private(path, json.dumps(passwords))
+    return passwords
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -43,8 +43,8 @@ class Binaries:
 
 def var_folder() -> Path:
     """Return the folder of all that a running Meridian writes: MERIDIAN_VAR, or var/ in the checkout."""
-    given = os.environ.get("MERIDIAN_VAR")
-    return Path(given).expanduser().absolute() if given else Path(__file__).absolute().parents[2] / "var"
+    setting = os.environ.get("MERIDIAN_VAR")
+    return Path(setting).expanduser().absolute() if setting else Path(__file__).absolute().parents[2] / "var"
 
 
 def demo_model(var: Path) -> Path:
@@ -187,7 +187,7 @@ def _can_run(account: Account, folder: Path, *programs: Path) -> bool:
 def _as_account(account: Account, script: str, *arguments: Path) -> bool:
     """Ask the kernel, as that account, instead of reading modes: ACLs and mounts have a say too."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["/bin/sh", "-c", script, "sh", *map(str, arguments)],
             user=account.uid,
             group=account.gid,
@@ -202,7 +202,7 @@ def _as_account(account: Account, script: str, *arguments: Path) -> bool:
             f"root of this machine cannot become user {account.name!r} ({error.strerror}), so it cannot run "
             "PostgreSQL: start as an ordinary user, or set DATABASE_URL and VALKEY_URL"
         ) from None
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def _package_folder(package: str) -> Path:

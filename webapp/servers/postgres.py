@@ -137,8 +137,8 @@ class Postgres:
         raise ServersError(f"PostgreSQL did not answer within {START_S:.0f} s: {last_line(self.log)}")
 
     def _create_database(self) -> None:
-        found = self._psql(f"SELECT count(*) FROM pg_database WHERE datname = '{DATABASE}'")
-        if found == "0":
+        count = self._psql(f"SELECT count(*) FROM pg_database WHERE datname = '{DATABASE}'")
+        if count == "0":
             self._psql(f"CREATE DATABASE {DATABASE}")
 
     def _psql(self, query: str) -> str:
@@ -153,15 +153,15 @@ class Postgres:
             "-d",
             "postgres",
         ]
-        done = self._run(
+        output = self._run(
             [*command, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", query],
             what="PostgreSQL runs, but could not make its database",
             password=self.password,
         )
-        return done.strip()
+        return output.strip()
 
     def _run(self, command: Sequence[Path | str], *, what: str, password: str | None = None) -> str:
-        done = subprocess.run(
+        program = subprocess.run(
             list(map(str, command)),
             env=_environment() | ({"PGPASSWORD": password} if password else {}),
             cwd="/",
@@ -173,11 +173,11 @@ class Postgres:
             group=None if self.account is None else self.account.gid,
             extra_groups=None if self.account is None else [],
         )
-        if done.returncode != 0:
-            lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        if program.returncode != 0:
+            lines = [line for line in (program.stderr or program.stdout).splitlines() if line.strip()]
             telling = [line for line in lines if "error" in line.lower() or "could not" in line.lower()]
             raise ServersError(f"{what}: {(telling or lines or ['no message'])[0].strip()}")
-        return str(done.stdout)
+        return str(program.stdout)
 
 
 def clear_stale(data: Path) -> None:

@@ -110,10 +110,10 @@ def command_of(pid: int) -> str:
             )
         except OSError:
             return ""
-    shown = subprocess.run(
+    process = subprocess.run(
         ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    return shown.stdout.strip()
+    return process.stdout.strip()
 
 
 def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None]:

@@ -108,9 +108,9 @@ def write_node_environment(var: Path, environment: dict[str, str]) -> Path:
 def _datacenter(
     team: Team, name: str, place: str, time_zone: str, latitude: float, longitude: float, price: str
 ) -> DataCenter:
-    known = DataCenter.objects.filter(team=team, name=name).first()
-    if known is None:
-        known = DataCenter(
+    dc = DataCenter.objects.filter(team=team, name=name).first()
+    if dc is None:
+        dc = DataCenter(
             team=team,
             name=name,
             place=place,
@@ -119,25 +119,23 @@ def _datacenter(
             latitude=latitude,
             longitude=longitude,
         )
-        inventory.create_datacenter(
-            None, known, GpuPool(gpu_type=GPU_TYPE, price_per_gpu_hour=Decimal(price))
-        )
-    return known
+        inventory.create_datacenter(None, dc, GpuPool(gpu_type=GPU_TYPE, price_per_gpu_hour=Decimal(price)))
+    return dc
 
 
 def _link(a: DataCenter, b: DataCenter, latency_ms: float) -> WanLink:
     a, b = sorted((a, b), key=lambda dc: dc.pk)
-    known = WanLink.objects.filter(a=a, b=b).first()
-    return known or _saved(
+    link = WanLink.objects.filter(a=a, b=b).first()
+    return link or _saved(
         WanLink(a=a, b=b, latency_ms=latency_ms, bandwidth_gbps=BANDWIDTH_GBPS, egress_price_per_gb="0.02")
     )
 
 
 def _node(dc: DataCenter) -> Node:
     name = f"{dc.name}-1"
-    known = Node.objects.filter(name=name).select_related("dc__team").first()
-    if known:
-        return known
+    existing = Node.objects.filter(name=name).select_related("dc__team").first()
+    if existing:
+        return existing
     node = Node(dc=dc, pool=dc.pools.get(), name=name, gpus=4, device=Device.EMULATED)
     node.port_from, node.port_to = free_ports(node.host, node.gpus)
     return _saved(node)

@@ -28,7 +28,9 @@ def refusal(connection: Any) -> str:
         unknown = unknown or ["an order of migrations that cannot be"]
     if not unknown:
         return ""
-    said = f"was made by another version of Meridian (it has {unknown[0]})"
+    reason = f"was made by another version of Meridian (it has {unknown[0]})"
     if os.environ.get("DATABASE_URL"):
-        return f"the database of DATABASE_URL {said}: point DATABASE_URL at an empty database"
-    return f"the database in {settings.VAR} {said}: move that folder away, or set MERIDIAN_VAR to another one"
+        return f"the database of DATABASE_URL {reason}: point DATABASE_URL at an empty database"
+    return (
+        f"the database in {settings.VAR} {reason}: move that folder away, or set MERIDIAN_VAR to another one"
+    )

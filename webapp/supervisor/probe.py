@@ -64,14 +64,14 @@ def _beat(part: str, environ: Mapping[str, str]) -> str:
     name, late_s = BEATS[part]
     try:
         with psycopg.connect(environ.get("DATABASE_URL", ""), connect_timeout=ANSWER_WITHIN_S) as line:
-            found = line.execute(
+            beat = line.execute(
                 "SELECT extract(epoch FROM now() - at) FROM computations_beat WHERE name = %s", [name]
             ).fetchone()
     except psycopg.Error as error:
         return f"the database does not answer ({type(error).__name__})"
-    if found is None:
+    if beat is None:
         return f"{name} has not started yet"
-    return f"{name} has been silent for {float(found[0]):.0f} s" if found[0] > late_s else ""
+    return f"{name} has been silent for {float(beat[0]):.0f} s" if beat[0] > late_s else ""
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def site_environment(var: Path) -> dict[str, str]:
 
 def read_env(path: Path) -> dict[str, str]:
     """Read NAME=value lines; empty lines and # comments are skipped, quotes around a value are dropped."""
-    found = {}
+    values = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.strip().removeprefix("export ")
         if not text or text.startswith("#"):
@@ -167,5 +167,7 @@ def read_env(path: Path) -> dict[str, str]:
         if not equals or not _VARIABLE.fullmatch(name):
             raise ServersError(f"{path}, line {number}: must be NAME=value")
         value = value.strip()
-        found[name] = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
-    return found
+        values[name] = (
+            value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+        )
+    return values

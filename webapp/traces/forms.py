@@ -51,11 +51,11 @@ def require_trace(files: Sequence[UploadedFile]) -> None:
         raise forms.ValidationError("Two files have the same name. Give each rank's file a name of its own.")
     traces = [file for file in files if not str(file.name).endswith(META)]
     metas = len(files) - len(traces)
-    found = [_format(file) for file in traces]
-    if metas and (metas > 1 or found != [PARQUET]):
+    formats = [_format(file) for file in traces]
+    if metas and (metas > 1 or formats != [PARQUET]):
         raise forms.ValidationError("One file of YAML belongs to one parquet file, whose layout it names.")
     if len(traces) > 1:
-        other = next((f for f, kind in zip(traces, found, strict=True) if kind != EVENTS), None)
+        other = next((f for f, kind in zip(traces, formats, strict=True) if kind != EVENTS), None)
         ended = next((f for f in traces if not str(f.name).endswith(PROFILES)), None)
         if (wrong := other or ended) is not None:
             raise forms.ValidationError(
@@ -73,10 +73,10 @@ def _format(file: UploadedFile) -> str:
             begin = zlib.decompressobj(wbits=31).decompress(begin, LOOKED_AT)
         except zlib.error:
             raise forms.ValidationError(f"{file.name} is gzip that cannot be unpacked.") from None
-    found = format_of(begin)
-    if found is None:
+    format_name = format_of(begin)
+    if format_name is None:
         raise forms.ValidationError(f"{file.name} is no trace that this page reads. It must be {KNOWN}.")
-    return found
+    return format_name
 
 
 class TraceForm(Sectioned, forms.Form):
@@ -158,9 +158,9 @@ class WhatIfForm(Sectioned, forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         link = {name: cleaned.get(name) for name in ("latency_ms", "transfer_ms")}
-        given = [value for value in link.values() if value is not None]
+        values = [value for value in link.values() if value is not None]
         for name, value in link.items():
-            if given and value is None and name not in self.errors:
+            if values and value is None and name not in self.errors:
                 self.add_error(name, "Enter both figures of the links, or none.")
         if self.errors:
             return cleaned
@@ -168,8 +168,8 @@ class WhatIfForm(Sectioned, forms.Form):
             self.questions.append("equal-workers")
         if cleaned["policy"]:
             self.questions.append(f"policy={cleaned['policy']}")
-        if given:
-            self.questions.append("link=" + ",".join(f"{value / 1e3:.9g}" for value in given))
+        if values:
+            self.questions.append("link=" + ",".join(f"{value / 1e3:.9g}" for value in values))
         if cleaned["factors"]:
             self.questions.append("stages=" + ",".join(f"{factor:.9g}" for factor in cleaned["factors"]))
         if not self.questions:

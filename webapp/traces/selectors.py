@@ -31,18 +31,18 @@ def listed(user: Any) -> Any:
 
 def what_ifs(trace: Trace) -> list[Computation]:
     """What was asked about a trace, the newest first."""
-    asked = Computation.objects.filter(of_trace__trace=trace).order_by("-created_at")
-    return list(asked[:MOST_WHAT_IFS])
+    rows = Computation.objects.filter(of_trace__trace=trace).order_by("-created_at")
+    return list(rows[:MOST_WHAT_IFS])
 
 
-def open_ones(computation: Computation, asked: list[Computation]) -> list[Computation]:
+def open_ones(computation: Computation, computations: list[Computation]) -> list[Computation]:
     """Of a trace's computations, those that wait or are at work."""
-    return [each for each in (computation, *reversed(asked)) if each.state in OPEN]
+    return [each for each in (computation, *reversed(computations)) if each.state in OPEN]
 
 
 def result_context(computation: Computation) -> dict[str, Any]:
     """Everything that the page of a trace shows of its answers, and how far the work is."""
-    asked = what_ifs(computation.trace)
+    computations = what_ifs(computation.trace)
     analysis = answer_of(computation).get("analysis")
     return {
         "computation": computation,
@@ -53,9 +53,9 @@ def result_context(computation: Computation) -> dict[str, Any]:
         "analysis": analysis,
         "facts": facts(analysis) if analysis else [],
         "tables": [table for table in tables(analysis) if table.rows] if analysis else [],
-        "what_ifs": what_if_table(analysis, asked) if analysis else None,
-        "failed": [each for each in asked[:1] if each.state == "failed"],
-        "open": open_ones(computation, asked),
+        "what_ifs": what_if_table(analysis, computations) if analysis else None,
+        "failed": [each for each in computations[:1] if each.state == "failed"],
+        "open": open_ones(computation, computations),
     }
 
 
@@ -182,10 +182,11 @@ def _explained(analysis: dict[str, Any]) -> str:
 
 
 def _slowdowns(analysis: dict[str, Any], name: str, title: str, key: str, label: str) -> Figures:
-    found = sorted((analysis[key] or {}).items(), key=lambda item: -item[1])
+    by_size = sorted((analysis[key] or {}).items(), key=lambda item: -item[1])
     counted = label != "Op"
     rows = [
-        {"which": int(which) + 1 if counted else op_name(which), "slowdown": value} for which, value in found
+        {"which": int(which) + 1 if counted else op_name(which), "slowdown": value}
+        for which, value in by_size
     ]
     return Figures(
         name=name,
@@ -234,14 +235,14 @@ def _critical_path(analysis: dict[str, Any]) -> Figures:
     )
 
 
-def what_if_table(analysis: dict[str, Any], asked: list[Computation]) -> Figures:
+def what_if_table(analysis: dict[str, Any], computations: list[Computation]) -> Figures:
     """The measured iteration, and next to it the answers, the newest first."""
     measured = {
         "what": "As measured",
         "step_s": analysis["step_s"],
         "utilization": analysis["utilization"],
     }
-    rows = [measured, *({**one, "what": told(one["what_if"])} for one in _answers(asked))]
+    rows = [measured, *({**one, "what": told(one["what_if"])} for one in _answers(computations))]
     return Figures(
         name="what-ifs",
         title="What-ifs",
@@ -258,8 +259,8 @@ def what_if_table(analysis: dict[str, Any], asked: list[Computation]) -> Figures
     )
 
 
-def _answers(asked: list[Computation]) -> list[dict[str, Any]]:
-    return [one for each in asked for one in (each.answer or {}).get("what_if", ())]
+def _answers(computations: list[Computation]) -> list[dict[str, Any]]:
+    return [one for each in computations for one in (each.answer or {}).get("what_if", ())]
 
 
 def told(question: str) -> str:

@@ -65,22 +65,22 @@ def keep_files(computation: Computation, files: Sequence[UploadedFile]) -> None:
 
 
 def _require_room(team: Team, size: int) -> None:
-    kept = Trace.objects.filter(computation__team=team).aggregate(all=Sum("bytes"))["all"] or 0
-    if kept + size > settings.TRACES_OF_TEAM_BYTES:
+    used = Trace.objects.filter(computation__team=team).aggregate(all=Sum("bytes"))["all"] or 0
+    if used + size > settings.TRACES_OF_TEAM_BYTES:
         raise ValidationError(
             {
-                "trace": f"The traces of team {team} take {as_bytes(kept)}, and with this one "
-                f"{as_bytes(kept + size)}. At most {as_bytes(settings.TRACES_OF_TEAM_BYTES)} are kept: "
+                "trace": f"The traces of team {team} take {as_bytes(used)}, and with this one "
+                f"{as_bytes(used + size)}. At most {as_bytes(settings.TRACES_OF_TEAM_BYTES)} are kept: "
                 "delete traces that nobody needs."
             }
         )
 
 
 def _keep(trace: Trace, number: int, file: UploadedFile) -> None:
-    kept = TraceFile.objects.create(trace=trace, number=number, name=str(file.name), bytes=file.size or 0)
+    file_row = TraceFile.objects.create(trace=trace, number=number, name=str(file.name), bytes=file.size or 0)
     file.seek(0)
     for part, content in enumerate(iter(partial(file.read, PART_BYTES), b"")):
-        TracePart.objects.create(file=kept, number=part, content=content)
+        TracePart.objects.create(file=file_row, number=part, content=content)
 
 
 def ask_what_if(actor: Any, trace: Trace, questions: Sequence[str], *, key: str = "") -> Computation:
@@ -115,6 +115,6 @@ def delete_traces(actor: Any, rows: QuerySet[Computation]) -> int:
 
     Raises PermissionDenied where `actor` is no operator of one of their teams.
     """
-    asked = Computation.objects.filter(of_trace__trace__in=rows.values("pk"))
-    computations.delete_computations(actor, asked)
+    answers = Computation.objects.filter(of_trace__trace__in=rows.values("pk"))
+    computations.delete_computations(actor, answers)
     return computations.delete_computations(actor, rows)

@@ -104,13 +104,15 @@ def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
     return visible_or_404(_rows(), request.user, pk=pk)
 
 
-def _page(request: HttpRequest, computation: Computation, asked: WhatIfForm | None = None) -> HttpResponse:
+def _page(
+    request: HttpRequest, computation: Computation, what_if_form: WhatIfForm | None = None
+) -> HttpResponse:
     context = result_context(computation) | {"may_operate": may(request.user, computation.team)}
     analysis = context["analysis"]
     if analysis and analysis["slowdown"] is not None and context["may_operate"]:
-        form = asked or WhatIfForm(stages=analysis["layout"]["stages"])
+        form = what_if_form or WhatIfForm(stages=analysis["layout"]["stages"])
         context |= {"form": form, "sections": form.sections}
-    return render(request, "traces/trace_detail.html", context, status=422 if asked else 200)
+    return render(request, "traces/trace_detail.html", context, status=422 if what_if_form else 200)
 
 
 @require_POST

@@ -81,8 +81,8 @@ def _unpacked(trace: Trace, folder: Path) -> tuple[Path, Path | None]:
 def write_file(file: TraceFile, folder: Path) -> Path:
     """An uploaded file, as it was uploaded, in `folder`."""
     path = folder / file.name
-    with path.open("wb") as written:
+    with path.open("wb") as target:
         contents = file.parts.order_by("number").values_list("content", flat=True)
         for content in contents.iterator(chunk_size=1):
-            written.write(content)
+            target.write(content)
     return path

@@ -37,7 +37,7 @@ def invite(actor: Any, team: Team, *, email: str, role: Role) -> tuple[Invitatio
     require(actor, team, ADMINS)
     Team.objects.select_for_update().get(pk=team.pk)
     token = secrets.token_urlsafe(32)
-    made = Invitation(
+    invitation = Invitation(
         team=team,
         email=email.strip(),
         role=role,
@@ -45,14 +45,14 @@ def invite(actor: Any, team: Team, *, email: str, role: Role) -> tuple[Invitatio
         token_sha256=token_hash(token),
         expires_at=timezone.now() + VALID,
     )
-    made.full_clean(exclude=["invited_by", "accepted_by", "accepted_at", "revoked_at"])
-    if Invitation.objects.open().filter(team=team, email__iexact=made.email).exists():
+    invitation.full_clean(exclude=["invited_by", "accepted_by", "accepted_at", "revoked_at"])
+    if Invitation.objects.open().filter(team=team, email__iexact=invitation.email).exists():
         raise ValidationError({"email": "This address has an open invitation. Revoke it first."})
-    if Membership.objects.filter(team=team, user__email__iexact=made.email).exists():
+    if Membership.objects.filter(team=team, user__email__iexact=invitation.email).exists():
         raise ValidationError({"email": "A member of the team has this address. Change their role instead."})
-    made.save()
-    record(actor, "invite", made, team=team, after={"email": made.email, "role": str(role)})
-    return made, token
+    invitation.save()
+    record(actor, "invite", invitation, team=team, after={"email": invitation.email, "role": str(role)})
+    return invitation, token
 
 
 @transaction.atomic
@@ -84,8 +84,8 @@ def revoke_invitations_of(actor: Any, user: User, team: Team | None = None) -> i
 
     Part of services that take from `user` the right to invite.
     """
-    made = Invitation.objects.open().select_for_update(of=("self",)).filter(invited_by=user)
-    rows = list((made if team is None else made.filter(team=team)).select_related("team"))
+    invitations = Invitation.objects.open().select_for_update(of=("self",)).filter(invited_by=user)
+    rows = list((invitations if team is None else invitations.filter(team=team)).select_related("team"))
     for invitation in rows:
         _revoke(actor, invitation, f"{user}, who made it, may not invite any more.")
     return len(rows)
@@ -93,8 +93,8 @@ def revoke_invitations_of(actor: Any, user: User, team: Team | None = None) -> i
 
 def open_invitation(token: str) -> Invitation | None:
     """The invitation that `token` opens, while it does and whoever made it may invite."""
-    found = Invitation.objects.open().filter(token_sha256=token_hash(token))
-    invitation = found.select_related("team", "invited_by").first()
+    rows = Invitation.objects.open().filter(token_sha256=token_hash(token))
+    invitation = rows.select_related("team", "invited_by").first()
     return invitation if invitation is not None and _still_meant(invitation) else None
 
 
@@ -158,8 +158,8 @@ def join_with_new_account(token: str, *, username: str, password: str, **names: 
 
 def _take(token: str) -> Invitation:
     """The open invitation of `token`, locked."""
-    found = Invitation.objects.select_for_update(of=("self",)).filter(token_sha256=token_hash(token))
-    invitation = found.select_related("team", "invited_by").first()
+    rows = Invitation.objects.select_for_update(of=("self",)).filter(token_sha256=token_hash(token))
+    invitation = rows.select_related("team", "invited_by").first()
     if invitation is None or invitation.state != "open" or not _still_meant(invitation):
         raise ValidationError("This invitation was used, revoked, or is too old. Ask for a new one.")
     return invitation

@@ -24,8 +24,8 @@ def note_login(user: User, session: SessionBase, *, address: str | None, browser
     """A login began `session`."""
     if session.session_key is None:
         session.create()
-    known = {"user": user, "address": address, "browser": browser[:200], "since": timezone.now()}
-    began, _ = LoginSession.objects.update_or_create(session_key=session.session_key, defaults=known)
+    details = {"user": user, "address": address, "browser": browser[:200], "since": timezone.now()}
+    began, _ = LoginSession.objects.update_or_create(session_key=session.session_key, defaults=details)
     record(user, "login", user, team=None, message=f"From {address}.")
     return began
 

@@ -48,14 +48,14 @@ def audit_detail(request: HttpRequest, pk: int) -> HttpResponse:
     """One row: its differences, its object, and what else the same request did."""
     require_somewhere(request.user, ADMINS)
     entry = visible_or_404(AuditEntry.objects.select_related("actor", "team"), request.user, pk=pk)
-    found = differences(entry.before, entry.after)
+    changes = differences(entry.before, entry.after)
     same = AuditEntry.objects.none()
     if entry.request_id:
         same = _rows(request).filter(request_id=entry.request_id).exclude(pk=pk).order_by("at", "pk")
     context = {
         "title": f"{entry.object_label}: {entry.verb}",
         "entry": entry,
-        "differences": found,
+        "differences": changes,
         "url": object_url(entry, request.user),
         "same": same[:SAME_REQUEST],
         "history": reverse("accounts:audit-list")
@@ -70,8 +70,8 @@ def audit_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
     if kind not in FORMATS:
         raise Http404
     content_type, write, head = FORMATS[kind]
-    found = AuditFilterSet(request.GET, queryset=_rows(request), request=request)
-    rows = bound_table(request, AuditTable, matching(found)).data.data
+    filter_set = AuditFilterSet(request.GET, queryset=_rows(request), request=request)
+    rows = bound_table(request, AuditTable, matching(filter_set)).data.data
     response = StreamingHttpResponse(export.lines(rows, write, head), content_type=content_type)
     name = f"meridian-audit-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
@@ -81,8 +81,8 @@ def audit_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
 def object_url(entry: AuditEntry, user: Any) -> str:
     """The page of the object of `entry`, where it still exists and `user` may see it; else empty."""
     if entry.object_type == "membership":  # has no page of its own: that of its person
-        found = Membership.objects.visible_to(user).filter(pk=entry.object_id).first()
-        return reverse("accounts:person-detail", args=[found.user_id]) if found else ""
+        membership = Membership.objects.visible_to(user).filter(pk=entry.object_id).first()
+        return reverse("accounts:person-detail", args=[membership.user_id]) if membership else ""
     model = next((m for m in apps.get_models() if m._meta.model_name == entry.object_type), None)
     if model is None or whole(entry.object_id) is None:
         return ""

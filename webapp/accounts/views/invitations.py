@@ -51,10 +51,10 @@ def invitation_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
-            made = services.invite(
+            invitation = services.invite(
                 request.user, values["team"], email=values["email"], role=Role(values["role"])
             )
-            return _made(request, *made)
+            return _made(request, *invitation)
         except ValidationError as error:
             form.take_errors(error)
     context = {

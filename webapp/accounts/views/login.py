@@ -29,9 +29,9 @@ class LoginView(DjangoLoginView):
     authentication_form = LoginForm
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        found = super().get_context_data(**kwargs)
-        found.pop("site", None)  # Django's, of a name that every page of ours has for its own
-        return found | {"locked_out": False, "locked_minutes": 0, "typed_name": ""}
+        context = super().get_context_data(**kwargs)
+        context.pop("site", None)  # Django's, of a name that every page of ours has for its own
+        return context | {"locked_out": False, "locked_minutes": 0, "typed_name": ""}
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Whoever has typed too many wrong passwords tries no further one."""
@@ -107,5 +107,5 @@ def minutes_left(username: str, address: str | None) -> int:
         return 0
     tried = AccessAttempt.objects.filter(username=username, ip_address=address)
     last = tried.order_by("-attempt_time").values_list("attempt_time", flat=True).first()
-    left = (last or timezone.now()) + wait - timezone.now()
-    return max(1, math.ceil(left.total_seconds() / 60))
+    remaining = (last or timezone.now()) + wait - timezone.now()
+    return max(1, math.ceil(remaining.total_seconds() / 60))

@@ -125,8 +125,8 @@ def reset_link(request: HttpRequest, pk: int) -> HttpResponse:
     """Ask, then show a one-time link with which the person sets a new password."""
     person = _person(request, pk)
     require_manager(request.user, person)
-    if (made := to_be_shown(request)) is not None:
-        return page_shown_once(request, "accounts/link.html", made | {"crumbs": _crumbs(person)})
+    if (link := to_be_shown(request)) is not None:
+        return page_shown_once(request, "accounts/link.html", link | {"crumbs": _crumbs(person)})
     if request.method != "POST":
         text = f"Anyone who opens it within a day can set {person}'s password. Send it only to {person}."
         return _confirm(request, person, f"Link for a new password of {person}?", text, "Create link")
@@ -149,10 +149,10 @@ def _membership(request: HttpRequest, pk: int) -> Membership:
     return visible_or_404(Membership.objects.select_related("user", "team"), request.user, pk=pk)
 
 
-def _change(request: HttpRequest, pk: int, service: Service, done: str) -> HttpResponse:
+def _change(request: HttpRequest, pk: int, service: Service, message: str) -> HttpResponse:
     person = _person(request, pk)
     service(request.user, person)
-    messages.success(request, done.format(person))
+    messages.success(request, message.format(person))
     return redirect("accounts:person-detail", pk=pk)
 
 

@@ -120,11 +120,11 @@ def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admis
         raise ApiError(413, "prompt_too_long", text, param="prompt")
     tokens = min(call.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
     links = links_to_decode(tenancy, call, datacenters)
-    drawn = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
-    if not drawn.ok:
-        left = f"{drawn.remaining:,} of {drawn.limit:,} tokens per minute are left"
-        text = f"{left}; this request may need {tokens:,}."
-        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
+    allowance = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
+    if not allowance.ok:
+        remaining = f"{allowance.remaining:,} of {allowance.limit:,} tokens per minute are left"
+        text = f"{remaining}; this request may need {tokens:,}."
+        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=allowance.wait_s, drawn=allowance)
     coordinators = [one for one in coordinators_of(tenancy, datacenters) if links is None or one.dc in links]
     admission = Admission(
         key=key,
@@ -132,7 +132,7 @@ def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admis
         datacenters=datacenters,
         coordinators=coordinators,
         held_tokens=tokens,
-        drawn=drawn,
+        drawn=allowance,
         in_batch=in_batch,
         links={dc: link for dc, link in (links or {}).items() if link is not None},
     )

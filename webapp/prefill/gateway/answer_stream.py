@@ -64,15 +64,15 @@ class AnswerStream:
     async def tokens(self) -> AsyncIterator[Token]:
         """Tokens until all were sent. Raises ApiError where the coordinator breaks off."""
         self._unread.cancel()
-        said: Any = self._first.first
-        while not isinstance(said, Done):
-            if isinstance(said, Token):
-                yield said
-            elif isinstance(said, Failed):
-                self._failure = said.reason
-                raise _failed(self.admission, said.reason, said.message)
-            said = await self._next()
-        self.done = said
+        reply: Any = self._first.first
+        while not isinstance(reply, Done):
+            if isinstance(reply, Token):
+                yield reply
+            elif isinstance(reply, Failed):
+                self._failure = reply.reason
+                raise _failed(self.admission, reply.reason, reply.message)
+            reply = await self._next()
+        self.done = reply
 
     async def _next(self) -> Any:
         try:
@@ -196,20 +196,20 @@ async def _soonest_first(admission: Admission, refusals: list[ApiError]) -> list
 
 async def _quote(admission: Admission, coordinator: CoordinatorAddress) -> float | ApiError:
     """The time to first token, in ms, that a coordinator foretells, or why it would refuse."""
-    asked = _prefill_request(admission, coordinator, quote=True)
+    request = _prefill_request(admission, coordinator, quote=True)
     try:
-        replies = await connection_to(coordinator).send(asked)
+        replies = await connection_to(coordinator).send(request)
     except ChannelLost:
         return _failed(admission, "coordinator_lost")
     try:
-        said = await replies.next(ADMIT_S)
+        reply = await replies.next(ADMIT_S)
     except (ChannelLost, TimeoutError, SlowClient):
         return _failed(admission, "coordinator_lost")
     finally:
         replies.close()
-    if isinstance(said, Refused):
-        return _refused(admission, said)
-    return said.ttft_ms if isinstance(said, Accepted) else _failed(admission, "coordinator_lost")
+    if isinstance(reply, Refused):
+        return _refused(admission, reply)
+    return reply.ttft_ms if isinstance(reply, Accepted) else _failed(admission, "coordinator_lost")
 
 
 async def _send(admission: Admission, coordinator: CoordinatorAddress) -> FirstReply:
@@ -248,13 +248,13 @@ async def _first_reply(
     if admission.call.fields.get("decode") is not None:
         within_s += HAND_OVER_S
     try:
-        said = await replies.next(ADMIT_S)
-        if isinstance(said, Refused):
+        reply = await replies.next(ADMIT_S)
+        if isinstance(reply, Refused):
             replies.close()
-            raise _refused(admission, said)
-        if not isinstance(said, Accepted):
+            raise _refused(admission, reply)
+        if not isinstance(reply, Accepted):
             raise ChannelLost("the prefill coordinator answered without accepting first")
-        await _settle(admission, said.prompt_tokens)
+        await _settle(admission, reply.prompt_tokens)
         first = await replies.next(within_s)
     except (ChannelLost, TimeoutError, SlowClient):
         raise _failed(admission, "coordinator_lost") from None
@@ -266,22 +266,22 @@ async def _first_reply(
     return FirstReply(
         coordinator=coordinator,
         replies=replies,
-        prompt_tokens=said.prompt_tokens,
+        prompt_tokens=reply.prompt_tokens,
         first=first,
         ttft_ms=admission.elapsed_ms,
     )
 
 
-def _refused(admission: Admission, said: Refused) -> ApiError:
-    status = OF_THE_REQUEST.get(said.reason, 503)
-    wait_s = None if said.retry_after_ms is None else said.retry_after_ms / 1e3
-    text = said.message or WHY[said.reason]
-    if said.prompt_tokens is not None and status == 413:
-        counted = f"The prompt has {said.prompt_tokens:,} tokens"
-        text = f"{counted}: {said.message}." if said.message else f"{text} {counted}."
+def _refused(admission: Admission, refusal: Refused) -> ApiError:
+    status = OF_THE_REQUEST.get(refusal.reason, 503)
+    wait_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
+    text = refusal.message or WHY[refusal.reason]
+    if refusal.prompt_tokens is not None and status == 413:
+        length = f"The prompt has {refusal.prompt_tokens:,} tokens"
+        text = f"{length}: {refusal.message}." if refusal.message else f"{text} {length}."
     return admission.refusal(
         status,
-        said.reason,
+        refusal.reason,
         text,
         retry_after_s=wait_s if status == 503 else None,
         param=admission.call.field if status != 503 else None,

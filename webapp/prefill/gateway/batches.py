@@ -57,18 +57,18 @@ class Answer:
     @property
     def line(self) -> bytes:
         response = {"status_code": self.status, "request_id": self.request, "body": self.body}
-        made = {"id": self.request, "custom_id": self.custom_id, "response": response, "error": None}
-        return json.dumps(made, ensure_ascii=False).encode() + b"\n"
+        entry = {"id": self.request, "custom_id": self.custom_id, "response": response, "error": None}
+        return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
 
 
 @prompt_view
 async def batches(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     """Lines of requests, answered by lines in the order in which they are ready."""
-    found = lines(body_of(request), request.content_type or "")
-    made = StreamingHttpResponse(_answers(key, found), content_type="application/x-ndjson")
+    requests = lines(body_of(request), request.content_type or "")
+    response = StreamingHttpResponse(_answers(key, requests), content_type="application/x-ndjson")
     for name, value in (headers(request_id(), None) | {"X-Accel-Buffering": "no"}).items():
-        made[name] = value
-    return made
+        response[name] = value
+    return response
 
 
 def lines(body: bytes, content_type: str) -> list[Line]:
@@ -79,35 +79,35 @@ def lines(body: bytes, content_type: str) -> list[Line]:
             "stored, so there are no files and no batches to fetch later."
         )
         raise ApiError(400, "batches_unsupported", text)
-    found = []
+    requests = []
     for number, row in enumerate(filter(None, map(bytes.strip, body.split(b"\n"))), 1):
         if number > MOST_LINES:
             raise ApiError(413, "request_too_large", f"A batch has at most {MOST_LINES:,} lines.")
         try:
-            found.append(parse(Line, document(row)))
+            requests.append(parse(Line, document(row)))
         except ApiError as error:
             raise ApiError(400, error.code, f"Line {number}: it must be one JSON object.") from None
         except InputError as error:
-            said = f"Line {number}: {error.field}: {error.allowed}."
-            raise ApiError(400, "invalid_value", said, param=error.field) from None
-    if not found:
+            message = f"Line {number}: {error.field}: {error.allowed}."
+            raise ApiError(400, "invalid_value", message, param=error.field) from None
+    if not requests:
         raise ApiError(400, "invalid_value", "The batch is empty.")
-    if len({line.custom_id for line in found}) < len(found):
+    if len({line.custom_id for line in requests}) < len(requests):
         raise ApiError(400, "invalid_value", "custom_id must be different on every line.", param="custom_id")
-    return found
+    return requests
 
 
-async def _answers(key: ApiKey, found: list[Line]) -> AsyncIterator[bytes]:
+async def _answers(key: ApiKey, requests: list[Line]) -> AsyncIterator[bytes]:
     """AT_ONCE lines are worked on; whoever reads slowly keeps the next ones waiting."""
-    left = iter(found)
+    waiting = iter(requests)
     until = asyncio.get_running_loop().time() + BATCH_S
     ready: asyncio.Queue[Answer] = asyncio.Queue(maxsize=AT_ONCE)
 
     async def work() -> None:
-        for line in left:
+        for line in waiting:
             await ready.put(await _answer(key, line, until))
 
-    workers = [asyncio.create_task(work()) for _ in range(min(AT_ONCE, len(found)))]
+    workers = [asyncio.create_task(work()) for _ in range(min(AT_ONCE, len(requests)))]
 
     def stop() -> None:
         for worker in workers:
@@ -115,7 +115,7 @@ async def _answers(key: ApiKey, found: list[Line]) -> AsyncIterator[bytes]:
 
     when_sent(stop)
     try:
-        for _ in found:
+        for _ in requests:
             yield (await ready.get()).line
     finally:
         stop()

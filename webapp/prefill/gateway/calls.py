@@ -181,12 +181,12 @@ class CompletionCall:
 def document(body: bytes) -> dict[str, Any]:
     """The JSON object that `body` is. Raises ApiError."""
     try:
-        given = read_json(body)
+        fields = read_json(body)
     except ValueError:
         raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.")
-    return given
+    return fields
 
 
 def read(kind: Kind, given: dict[str, Any]) -> CompletionCall:
@@ -200,9 +200,9 @@ def read(kind: Kind, given: dict[str, Any]) -> CompletionCall:
         request = _prompt(body) | _limits(body)
     except InputError as error:
         name = error.field.partition("[")[0]
-        said = SAID.get(name, f"{error.field}: {error.allowed}.")
+        message = SAID.get(name, f"{error.field}: {error.allowed}.")
         param = name if name in SAID else error.field
-        raise ApiError(400, "invalid_value", said, param=param or None) from None
+        raise ApiError(400, "invalid_value", message, param=param or None) from None
     options = body.stream_options or StreamOptions()
     return CompletionCall(
         kind=kind,
@@ -215,19 +215,19 @@ def read(kind: Kind, given: dict[str, Any]) -> CompletionCall:
     )
 
 
-def _supported(given: dict[str, Any], model: type[_Body]) -> dict[str, Any]:
+def _supported(fields: dict[str, Any], model: type[_Body]) -> dict[str, Any]:
     """The fields that `model` knows. What would change the answer and cannot be done is refused by name."""
-    known = {}
-    for name, value in given.items():
+    supported = {}
+    for name, value in fields.items():
         if name in model.model_fields:
-            known[name] = value
+            supported[name] = value
         elif name in REFUSED:
             if value is not None and not any(_equal(value, one) for one in REFUSED[name]):
                 text = f"{name} is not supported here{_only(REFUSED[name])}."
                 raise ApiError(400, "unsupported_field", text, param=name)
         elif name not in IGNORED:
             raise unknown_field(name, model.model_fields)
-    return known
+    return supported
 
 
 def _equal(value: Any, allowed: Any) -> bool:
@@ -241,11 +241,11 @@ def _equal(value: Any, allowed: Any) -> bool:
     return not isinstance(value, bool) and bool(value == allowed)
 
 
-def _require_characters(given: dict[str, Any]) -> None:
+def _require_characters(fields: dict[str, Any]) -> None:
     """Refuse half a surrogate pair, which JSON can write (\\ud83d) and no text has. Raises ApiError."""
-    found = _half(given, "")
-    if found is not None:
-        path, code = found
+    lone_half = _half(fields, "")
+    if lone_half is not None:
+        path, code = lone_half
         text = (
             f"{path}: holds half of a surrogate pair, U+{code:04X}, which is no character; send both halves."
         )
@@ -269,13 +269,13 @@ def _half(value: Any, path: str) -> tuple[str, int] | None:
 
 def _refuse_tools(messages: Any) -> None:
     """Say of calls of tools, and of their results, that they are not supported. Raises ApiError."""
-    said = [one if isinstance(one, dict) else {} for one in (messages if isinstance(messages, list) else ())]
-    roles = [(i, "role") for i, one in enumerate(said) if one.get("role") in TOOL_ROLES]
+    parts = [one if isinstance(one, dict) else {} for one in (messages if isinstance(messages, list) else ())]
+    roles = [(i, "role") for i, one in enumerate(parts) if one.get("role") in TOOL_ROLES]
     calls = [
-        (i, name) for i, one in enumerate(said) for name in ("tool_calls", "function_call") if one.get(name)
+        (i, name) for i, one in enumerate(parts) for name in ("tool_calls", "function_call") if one.get(name)
     ]
     for i, name in (*roles, *calls):
-        what = f"the role {said[i][name]!r} is" if name == "role" else "tools are"
+        what = f"the role {parts[i][name]!r} is" if name == "role" else "tools are"
         text = (
             f"messages[{i}].{name}: {what} not supported here. Send messages with text of the roles system, "
             "developer, user and assistant."

@@ -57,12 +57,12 @@ def settle_open_requests(*, after: timedelta = SETTLE_AFTER, give_up_after: time
 
 def _settle(rows: Sequence[OpenRequest], give_up_after: timedelta) -> int:
     tenancy = rows[0].tenancy
-    told = asyncio.run(_ask(_coordinators(tenancy), [row.request_id for row in rows]))
+    accounts = asyncio.run(_ask(_coordinators(tenancy), [row.request_id for row in rows]))
     now = timezone.now()
     closed = 0
     for row in rows:
-        dc, accounted = told.by_request.get(row.request_id, (row.dc_id, None))
-        if accounted is None and told.silent and abs(now - row.at) < give_up_after:
+        dc, accounted = accounts.by_request.get(row.request_id, (row.dc_id, None))
+        if accounted is None and accounts.silent and abs(now - row.at) < give_up_after:
             continue
         if accounted is None or accounted.fate != "open":
             _close(row, dc, accounted)
@@ -95,15 +95,15 @@ def _close(row: OpenRequest, dc: int, accounted: Accounted | None) -> None:
 
 async def _ask(coordinators: Iterable[CoordinatorAddress], requests: Sequence[str]) -> Told:
     """Ask all coordinators at once: which of them had a request is not written down."""
-    asked = list(coordinators)
-    answers = await asyncio.gather(*(_accounts(one, requests) for one in asked))
-    found = {}
-    for coordinator, accounts in zip(asked, answers, strict=True):
+    queue = list(coordinators)
+    answers = await asyncio.gather(*(_accounts(one, requests) for one in queue))
+    by_request = {}
+    for coordinator, accounts in zip(queue, answers, strict=True):
         for account in accounts or ():
-            better = account.is_delivered or account.request not in found
+            better = account.is_delivered or account.request not in by_request
             if account.fate != "unknown" and better:
-                found[account.request] = (coordinator.dc, account)
-    return Told(by_request=found, silent=any(accounts is None for accounts in answers))
+                by_request[account.request] = (coordinator.dc, account)
+    return Told(by_request=by_request, silent=any(accounts is None for accounts in answers))
 
 
 async def _accounts(to: CoordinatorAddress, requests: Sequence[str]) -> list[Accounted] | None:
@@ -114,12 +114,12 @@ async def _accounts(to: CoordinatorAddress, requests: Sequence[str]) -> list[Acc
             channel = await call(to.host, to.port, me, to.rank, FROM_COORDINATOR, seconds=ASK_S)
             try:
                 await channel.send(Account(requests=tuple(requests)))
-                found: list[Accounted] = []
+                accounts: list[Accounted] = []
                 async for message in channel.messages():
                     if isinstance(message, Accounted):
-                        found.append(message)
-                    if len(found) == len(requests):
-                        return found
+                        accounts.append(message)
+                    if len(accounts) == len(requests):
+                        return accounts
             finally:
                 channel.abort()
     except (OSError, ChannelLost) as error:

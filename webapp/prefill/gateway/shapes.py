@@ -25,16 +25,16 @@ class Shape:
         message: dict[str, Any] = {"text": text}
         if self.kind == "chat":
             message = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        made = self._object(
+        body = self._object(
             "chat.completion" if self.kind == "chat" else "text_completion",
             [self._choice(message, done.finish)],
         )
-        made["usage"] = usage(done.prompt_tokens, done.completion_tokens)
+        body["usage"] = usage(done.prompt_tokens, done.completion_tokens)
         if done.kv_transfer_params is not None:
-            made["kv_transfer_params"] = done.kv_transfer_params.model_dump(mode="json")
+            body["kv_transfer_params"] = done.kv_transfer_params.model_dump(mode="json")
         if done.handed_over is not None:
-            made["kv_transfer_params"] = done.handed_over.model_dump(mode="json")
-        return made
+            body["kv_transfer_params"] = done.handed_over.model_dump(mode="json")
+        return body
 
     def piece(self, token: Token, *, first: bool) -> dict[str, Any]:
         """One token of a stream."""

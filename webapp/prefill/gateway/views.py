@@ -82,12 +82,12 @@ async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseB
     shape = Shape(kind=kind, request=admission.id, model=call.model)
     if not call.stream:
         return await _whole(stream, shape)
-    made = StreamingHttpResponse(_pieces(stream, shape, call), content_type="text/event-stream")
+    response = StreamingHttpResponse(_pieces(stream, shape, call), content_type="text/event-stream")
     for name, value in (
         headers(admission.id, admission.drawn, admission.datacenter) | {"X-Accel-Buffering": "no"}
     ).items():
-        made[name] = value
-    return made
+        response[name] = value
+    return response
 
 
 open_answers = AtOnce()

@@ -42,14 +42,14 @@ PROFILES = {f"{p.model}:{p.gpu}:{p.tensor_parallel}": p for p in shipped()}
 
 
 def _profile_choices() -> list[tuple[str, str]]:
-    named = [
+    choices = [
         (
             key,
             f"{p.model} on {p.tensor_parallel} {p.gpu}" if p.tensor_parallel > 1 else f"{p.model} on {p.gpu}",
         )
         for key, p in PROFILES.items()
     ]
-    return [*named, (OWN, "a, b and c, entered below")]
+    return [*choices, (OWN, "a, b and c, entered below")]
 
 
 class ReplayForm(Sectioned, forms.Form):
@@ -224,5 +224,5 @@ class ReplayForm(Sectioned, forms.Form):
 def _profile(cleaned: dict[str, Any]) -> dict[str, Any]:
     if cleaned["profile"] == OWN:
         return {name: cleaned[name] for name in ("a_ms", "b_ms", "c_ms") if cleaned[name] is not None}
-    chosen = PROFILES[cleaned["profile"]]
-    return {"model": chosen.model, "gpu": chosen.gpu, "tensor_parallel": chosen.tensor_parallel}
+    profile = PROFILES[cleaned["profile"]]
+    return {"model": profile.model, "gpu": profile.gpu, "tensor_parallel": profile.tensor_parallel}

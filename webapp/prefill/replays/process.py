@@ -34,8 +34,8 @@ def answers(work: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for order in work["orders"]:
         for load in work["loads"]:
             controller = {**document["controller"], "order": order}
-            asked = {**document, "bubbles": bubbles, "load": load, "controller": controller}
-            result = replay(parse(ReplayRequest, asked), trace=trace)
+            replay_request = {**document, "bubbles": bubbles, "load": load, "controller": controller}
+            result = replay(parse(ReplayRequest, replay_request), trace=trace)
             assert not isinstance(result, Infeasible), "the bubbles are there"
             yield {"result": {"order": order, **result.as_dict()}}
 

@@ -48,10 +48,10 @@ def bubble_choices(user: Any) -> Choices:
     runs = Run.objects.visible_to(user).current().filter(predicted__has_key="spans")
     plans = Plan.objects.visible_to(user).current().exclude(result__best=None)
     compared = _comparisons().visible_to(user).current()
-    named = runs.order_by("-created_at", "-pk").values_list("pk", "job__name", "generation")
+    labels = runs.order_by("-created_at", "-pk").values_list("pk", "job__name", "generation")
     groups = [
         ("Shipped", [(CELL, "12 GPUs of the Atlas paper, §6.2")]),
-        ("Runs", [(f"run:{pk}", f"{name} #{number}") for pk, name, number in named[:MOST_CHOICES]]),
+        ("Runs", [(f"run:{pk}", f"{name} #{number}") for pk, name, number in labels[:MOST_CHOICES]]),
         ("Plans, best option", _labelled("plan", plans)),
         ("Comparisons, best policy", _labelled("schedules", compared)),
     ]

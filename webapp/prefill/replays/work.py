@@ -47,10 +47,10 @@ def replay_requests(request: dict[str, Any], wires: Wires) -> Iterator[dict[str,
 
 def _trace(request: dict[str, Any], wires: Wires, folder: Path) -> str:
     """The name of a shipped trace, or the path of an uploaded one."""
-    chosen: str = request["trace"] or f"of:{wires.computation.pk}"
-    kind, _, replay = chosen.partition(":")
+    name: str = request["trace"] or f"of:{wires.computation.pk}"
+    kind, _, replay = name.partition(":")
     if kind != "of":
-        return chosen
+        return name
     file = TraceFile.objects.filter(trace=uuid.UUID(replay)).first()
     if file is None:
         raise InputError("trace", None, "the replay that it was uploaded with is deleted: upload it again")

@@ -99,9 +99,9 @@ def approve_tenancy(
         if name != "days":
             setattr(tenancy, name, value)
     _decide(tenancy, actor, TenancyStatus.ACTIVE, reason)
-    chosen = [dc.pk for dc in datacenters]
+    dcs = [dc.pk for dc in datacenters]
     tenancy.places.update(is_granted=False)
-    tenancy.places.filter(dc__in=chosen).update(is_granted=True)
+    tenancy.places.filter(dc__in=dcs).update(is_granted=True)
     record(
         actor,
         "renew" if renews else "approve",
@@ -243,8 +243,8 @@ def _check(tenancy: Tenancy, limits: Limits, datacenters: Sequence[DataCenter]) 
         value = getattr(limits, name)
         if not least <= value <= most:
             wrong[name] = f"{value:,}: must be {least:,} to {most:,}{f' ({why})' if why else ''}."
-    asked = set(tenancy.places.values_list("dc", flat=True))
-    if not datacenters or not {dc.pk for dc in datacenters} <= asked:
+    requested = set(tenancy.places.values_list("dc", flat=True))
+    if not datacenters or not {dc.pk for dc in datacenters} <= requested:
         wrong["datacenters"] = "Choose at least one of the requested data centres."
     if wrong:
         raise ValidationError(wrong)

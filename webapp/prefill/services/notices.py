@@ -38,7 +38,7 @@ def mail_notices() -> int:
     """
     if not mail.configured():
         return 0
-    sent = 0
+    mails = 0
     for notice in _waiting():
         took = not notice.user.email or mail.send_notice(
             notice.user.email, f"{notice.tenancy} on Meridian", notice.text
@@ -48,8 +48,8 @@ def mail_notices() -> int:
             mine.update(
                 mail_tries=F("mail_tries") + 1, mailed_at=timezone.now() if took else None
             )  # no address: nothing to send
-        sent += bool(took and notice.user.email)
-    return sent
+        mails += bool(took and notice.user.email)
+    return mails
 
 
 def _waiting() -> Iterable[Notice]:

@@ -74,9 +74,9 @@ def _check(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> None:
         raise ValidationError(
             {"name": "The team has a tenancy of this name already, perhaps an ended one. Enter another name."}
         )
-    known = sorted({*models(), *served_models([tenancy.team_id])})
-    if tenancy.model not in known:
-        raise ValidationError({"model": f"{tenancy.model!r}: must be one of {', '.join(known)}."})
+    names = sorted({*models(), *served_models([tenancy.team_id])})
+    if tenancy.model not in names:
+        raise ValidationError({"model": f"{tenancy.model!r}: must be one of {', '.join(names)}."})
     if not datacenters:
         raise ValidationError({"datacenters": "Choose at least one data centre."})
     strange = [dc.name for dc in datacenters if dc.team_id != tenancy.team_id]

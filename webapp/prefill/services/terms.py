@@ -15,9 +15,9 @@ WARN_BEFORE = timedelta(days=7)
 @transaction.atomic
 def end_tenancies() -> int:
     """Mark the tenancies whose term is over as ended; returns how many."""
-    held = (TenancyStatus.ACTIVE, TenancyStatus.SUSPENDED)
+    reserved = (TenancyStatus.ACTIVE, TenancyStatus.SUSPENDED)
     over = Tenancy.objects.select_for_update(skip_locked=True).filter(
-        status__in=held, ends_at__lte=timezone.now()
+        status__in=reserved, ends_at__lte=timezone.now()
     )
     for tenancy in (ended := list(over)):
         before = {"status": str(tenancy.status)}

@@ -32,7 +32,7 @@ def tenancy_review(request: HttpRequest, pk: int) -> HttpResponse:
     if request.method == "POST" and _decided(request, form, tenancy):
         return redirect("prefill:tenancy-detail", pk)
     tokens, ttft_ms, datacenters = _what_if(request, form, tenancy)
-    found = forecast(tenancy, datacenters, tokens_per_min=tokens, ttft_ms=ttft_ms)
+    outlook = forecast(tenancy, datacenters, tokens_per_min=tokens, ttft_ms=ttft_ms)
     context = {
         "title": f"Review {tenancy}",
         "crumbs": [
@@ -41,8 +41,8 @@ def tenancy_review(request: HttpRequest, pk: int) -> HttpResponse:
         ],
         "tenancy": tenancy,
         "form": form,
-        "forecast": found,
-        "chart": supply_chart(found),
+        "forecast": outlook,
+        "chart": supply_chart(outlook),
         "where": ", ".join(dc.name for dc in datacenters),
     }
     status = 422 if form.errors else 200
@@ -59,16 +59,16 @@ def _decided(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> bool:
             form.errors.clear()  # of limits that a refusal does not need
             services.refuse_tenancy(request.user, tenancy, reason)
         elif form.is_valid():
-            given, limits = form.cleaned_data, form.limits()
-            chosen = list(given["datacenters"])
-            figures = oversold(tenancy, chosen, limits.tokens_per_min)
+            data, limits = form.cleaned_data, form.limits()
+            dcs = list(data["datacenters"])
+            figures = oversold(tenancy, dcs, limits.tokens_per_min)
             services.approve_tenancy(
                 request.user,
                 tenancy,
                 limits,
-                chosen,
-                given["reason"],
-                oversell=figures is not None and given["oversell"] == figures.key,
+                dcs,
+                data["reason"],
+                oversell=figures is not None and data["oversell"] == figures.key,
             )
         else:
             return False
@@ -83,12 +83,12 @@ def _decided(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> bool:
 
 def _what_if(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> tuple[int, int, list[DataCenter]]:
     """The limits that the forecast is for: as the form says, else as asked."""
-    given = request.POST or request.GET
+    data = request.POST or request.GET
     first: dict[str, Any] = first_limits(tenancy)
-    tokens = whole(given.get("tokens_per_min"), MOST_TOKENS_PER_MIN) or first["tokens_per_min"]
-    ttft_ms = whole(given.get("ttft_ms"), MOST_TTFT_MS) or first["ttft_ms"]
-    asked = {place.dc_id: place.dc for place in tenancy.places.all()}
-    ticked = [asked[dc] for text in given.getlist("datacenters") if (dc := whole(text)) in asked]
+    tokens = whole(data.get("tokens_per_min"), MOST_TOKENS_PER_MIN) or first["tokens_per_min"]
+    ttft_ms = whole(data.get("ttft_ms"), MOST_TTFT_MS) or first["ttft_ms"]
+    requested = {place.dc_id: place.dc for place in tenancy.places.all()}
+    ticked = [requested[dc] for text in data.getlist("datacenters") if (dc := whole(text)) in requested]
     return tokens, ttft_ms, ticked or tenancy.datacenters
 
 

@@ -25,15 +25,15 @@ MOST_SHOWN = 20
 def home(request: HttpRequest) -> HttpResponse:
     me: Any = request.user
     mine: Any = selectors.tenancies(request.user).filter(tenant=me)
-    shown = list(mine.order_by("-created_at")[:MOST_SHOWN])
-    month = selectors.used_this_month(shown)
+    latest = list(mine.order_by("-created_at")[:MOST_SHOWN])
+    month = selectors.used_this_month(latest)
     usable = served_first(mine.in_force().order_by("-created_at")[:MOST_SHOWN])
     models = offered_models(me, usable)
     in_force = usable[0] if usable else None
     context = {
         "title": "Prefill",
         "crumbs": [],
-        "tenancies": [(one, tenancy_state(one), month.get(one.pk)) for one in shown],
+        "tenancies": [(one, tenancy_state(one), month.get(one.pk)) for one in latest],
         "tenancy_count": mine.count(),
         "total": selectors.used(selectors.usage(request.user).filter(tenancy__tenant=me), days=30),
         "live_keys": ApiKey.objects.visible_to(request.user).live().filter(tenancy__tenant=me).count(),

@@ -43,13 +43,13 @@ def key_list(request: HttpRequest) -> HttpResponse:
 @never_cache
 def key_create(request: HttpRequest) -> HttpResponse:
     """Make a key, and show it once."""
-    if (made := to_be_shown(request)) is not None:
-        return _show(request, made)
+    if (secret := to_be_shown(request)) is not None:
+        return _show(request, secret)
     form = KeyForm(request.POST or None, initial=request.GET.dict(), user=request.user)
     if request.method == "POST" and form.is_valid():
-        given = form.cleaned_data
+        data = form.cleaned_data
         try:
-            key, text = services.make_key(request.user, given["tenancy"], given["name"])
+            key, text = services.make_key(request.user, data["tenancy"], data["name"])
             return _made(request, key, text)
         except ValidationError as error:
             form.take_errors(error)
@@ -60,8 +60,8 @@ def key_create(request: HttpRequest) -> HttpResponse:
 @never_cache
 def key_rotate(request: HttpRequest, pk: int) -> HttpResponse:
     """Replace a key, and show the new one once."""
-    if (made := to_be_shown(request)) is not None:
-        return _show(request, made)
+    if (secret := to_be_shown(request)) is not None:
+        return _show(request, secret)
     key = _one(request, pk)
     form = RotateForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -92,10 +92,10 @@ def _made(request: HttpRequest, key: ApiKey, text: str) -> HttpResponse:
     return show_once(request, request.path, {**about, "text": text})
 
 
-def _show(request: HttpRequest, made: dict[str, str]) -> HttpResponse:
+def _show(request: HttpRequest, secret: dict[str, str]) -> HttpResponse:
     context = {
         "title": "Your new key",
-        **made,
+        **secret,
         "crumbs": [("Keys", reverse("prefill:key-list"))],
         "back_url": reverse("prefill:key-list"),
     }

@@ -29,13 +29,13 @@ def live(request: HttpRequest) -> HttpResponse:
     The timeline of `?run=` (by default the newest) has its own socket.
     """
     require_somewhere(request.user, OPERATORS)
-    found = watched(request.user, whole(request.GET.get("run")))
+    coordinator = watched(request.user, whole(request.GET.get("run")))
     part = bool(request.headers.get("HX-Request"))
     context = {
         "title": "Prefill live",
         "crumbs": [],
-        "watched": found,
-        "snapshot": snapshot(found.run.pk) if found.run and not part else None,
+        "watched": coordinator,
+        "snapshot": snapshot(coordinator.run.pk) if coordinator.run and not part else None,
         "section": json.dumps(SECTION, indent=2),
     }
     return render(request, "prefill/live.html", context)

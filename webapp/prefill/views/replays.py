@@ -100,11 +100,15 @@ def _visible(request: HttpRequest, pk: uuid.UUID, *deferred: str) -> Computation
 @require_GET
 def replay_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The document that `meridian prefill replay` answers, of the highest load and the first order."""
-    asked = _visible(request, pk, "answer").request
-    document = asked["document"]
-    shipped = asked["trace"] if asked["trace"] and ":" not in asked["trace"] else None
-    document |= {"trace": shipped or asked["trace_name"], "load": asked["loads"][-1]}
-    document["controller"] |= {"order": asked["orders"][0]}
+    request_document = _visible(request, pk, "answer").request
+    document = request_document["document"]
+    shipped = (
+        request_document["trace"]
+        if request_document["trace"] and ":" not in request_document["trace"]
+        else None
+    )
+    document |= {"trace": shipped or request_document["trace_name"], "load": request_document["loads"][-1]}
+    document["controller"] |= {"order": request_document["orders"][0]}
     return download(json.dumps(document, indent=2), "application/json", f"replay-{pk}.json")
 
 

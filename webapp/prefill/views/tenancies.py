@@ -46,13 +46,13 @@ def tenancy_request(request: HttpRequest) -> HttpResponse:
     form = TenancyForm(request.POST or None, initial=first, user=request.user)
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.request_tenancy(
+            tenancy = services.request_tenancy(
                 request.user, form.instance, list(form.cleaned_data["datacenters"])
             )
             messages.success(
                 request, "The request was sent to the admins. You will be notified of their decision."
             )
-            return redirect("prefill:tenancy-detail", made.pk)
+            return redirect("prefill:tenancy-detail", tenancy.pk)
         except ValidationError as error:
             form.take_errors(error)
     return form_page(request, form, "Request tenancy", "Request tenancy", reverse("prefill:tenancy-list"))

@@ -47,8 +47,8 @@ def usage_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
     if kind not in FORMATS:
         raise Http404
     content_type, write, head = FORMATS[kind]
-    found = UsageFilterSet(request.GET, queryset=selectors.usage(request.user), request=request)
-    rows = bound_table(request, UsageTable, matching(found)).data.data
+    filter_set = UsageFilterSet(request.GET, queryset=selectors.usage(request.user), request=request)
+    rows = bound_table(request, UsageTable, matching(filter_set)).data.data
     response = StreamingHttpResponse(lines(rows, write, head), content_type=content_type)
     name = f"meridian-usage-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
