@@ -148,11 +148,11 @@ def region_values(name: str, gpu_type: str = "") -> dict[str, Any]:
     region = regions().get(name)
     if region is None:
         return {}
-    known = prices_in(name)
+    prices = prices_in(name)
     chosen = (
         gpu_type
         if gpu_type in catalogue()
-        else min(known, key=lambda kind: known[kind].on_demand, default="")
+        else min(prices, key=lambda kind: prices[kind].on_demand, default="")
     )
     return {
         "name": region.code,
@@ -163,7 +163,7 @@ def region_values(name: str, gpu_type: str = "") -> dict[str, Any]:
         "longitude": region.longitude,
         "region": name,
         **({"gpu_type": chosen} if chosen else {}),
-        **({"price_per_gpu_hour": known[chosen].on_demand} if chosen in known else {}),
+        **({"price_per_gpu_hour": prices[chosen].on_demand} if chosen in prices else {}),
     }
 
 
@@ -172,11 +172,11 @@ def region_notes(values: Mapping[str, Any]) -> list[str]:
     region = regions().get(values.get("region", ""))
     if region is None:
         return []
-    said = [f"Location and time zone of {region.name}: {REGIONS_SOURCE}."]
+    lines = [f"Location and time zone of {region.name}: {REGIONS_SOURCE}."]
     if "price_per_gpu_hour" in values:
         price = prices_in(region.name)[values["gpu_type"]]
-        said.append(f"Price: {price.instance} on demand, {PRICES_SOURCE}. Enter what you pay.")
-    return said
+        lines.append(f"Price: {price.instance} on demand, {PRICES_SOURCE}. Enter what you pay.")
+    return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +207,12 @@ def suggestion(a: DataCenter, b: DataCenter) -> Suggestion:
     if path is None:
         why = "The catalogue has no measurement between locations near these two."
         return Suggestion(values={}, why=why, least_ms=least)
-    found = {
+    suggested = {
         "latency_ms": path.latency_ms,
         "bandwidth_gbps": path.bandwidth_gbps,
         "egress_price_per_gb": path.egress_price_per_gb,
     }
-    values = {name: f"{value:.4g}" for name, value in found.items() if value is not None}
+    values = {name: f"{value:.4g}" for name, value in suggested.items() if value is not None}
     ends = " and ".join(region.name for region in path.ends)
     why = f"Between {ends}: {PATHS_SOURCE}; egress {EGRESS_SOURCE}."
     return Suggestion(values=values, why=why, least_ms=least)

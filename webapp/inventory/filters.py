@@ -103,14 +103,14 @@ class RegionFilter:
     def qs(self) -> list[RegionRow]:
         if not self.form.is_valid():
             return self.queryset
-        wanted = self.form.cleaned_data
-        text = wanted["q"].strip().lower()
+        data = self.form.cleaned_data
+        text = data["q"].strip().lower()
         return [
             row
             for row in self.queryset
             if text in f"{row.name} {row.place} {row.country}".lower()
-            and wanted["cloud"] in ("", row.cloud)
-            and (not wanted["gpu_type"] or wanted["gpu_type"] in {price.gpu_type for price in row.prices})
+            and data["cloud"] in ("", row.cloud)
+            and (not data["gpu_type"] or data["gpu_type"] in {price.gpu_type for price in row.prices})
         ]
 
 

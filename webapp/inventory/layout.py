@@ -151,13 +151,15 @@ def spread(boxes: Sequence[Box], *, wide: float = WIDE, high: float = HIGH) -> l
     tried, for the nearest free one is the wanted one or such a spot. Where no room is left, a box stays where
     it wants to be.
     """
-    made: list[Box] = []
+    boxes_apart: list[Box] = []
     for box in boxes:
         wanted = _inside(box, wide, high)
-        near = sorted(_spots(wanted, made, wide, high), key=lambda at: math.dist(at, (wanted.x, wanted.y)))
-        x, y = next((at for at in near if _is_free(at, wanted, made)), (wanted.x, wanted.y))
-        made.append(replace(wanted, x=x, y=y))
-    return made
+        near = sorted(
+            _spots(wanted, boxes_apart, wide, high), key=lambda at: math.dist(at, (wanted.x, wanted.y))
+        )
+        x, y = next((at for at in near if _is_free(at, wanted, boxes_apart)), (wanted.x, wanted.y))
+        boxes_apart.append(replace(wanted, x=x, y=y))
+    return boxes_apart
 
 
 def row(sizes: Sequence[tuple[float, float]], *, top: float, wide: float = WIDE) -> list[Box]:

@@ -62,9 +62,9 @@ def link_matrix_page(request: HttpRequest) -> HttpResponse:
     """Latency or bandwidth (`?show=`) of every pair of data centres."""
     measure = MEASURES.get(request.GET.get("show", ""), MEASURES["latency"])
     visible = DataCenter.objects.visible_to(request.user)
-    found = DataCenterFilterSet(request.GET, queryset=visible, request=request)
-    matrix = link_matrix(request.user, measure, matching(found), may_add=may_somewhere(request.user))
-    context: dict[str, Any] = {"matrix": matrix, "measures": MEASURES.values(), "filter": found}
+    filter_set = DataCenterFilterSet(request.GET, queryset=visible, request=request)
+    matrix = link_matrix(request.user, measure, matching(filter_set), may_add=may_somewhere(request.user))
+    context: dict[str, Any] = {"matrix": matrix, "measures": MEASURES.values(), "filter": filter_set}
     return render(request, "inventory/link_matrix.html", context)
 
 

@@ -88,11 +88,11 @@ def node_join_command(request: HttpRequest, pk: int) -> HttpResponse:
     node = _node(request, pk)
     if request.method == "POST":
         return _command(request, node)
-    made = to_be_shown(request)
-    if made is None:
+    command = to_be_shown(request)
+    if command is None:
         return redirect(_page_of(node))
     crumbs = [("Nodes", reverse("inventory:node-list")), (str(node), _page_of(node))]
-    context = _waiting(node) | made | {"crumbs": crumbs}
+    context = _waiting(node) | command | {"crumbs": crumbs}
     return page_shown_once(request, "inventory/node_join.html", context)
 
 
@@ -139,13 +139,13 @@ def node_join(request: HttpRequest) -> JsonResponse:
         answer["Retry-After"] = "60"
         return answer
     try:
-        asked = _asked(request)
+        join_request = _asked(request)
     except RequestDataTooBig:
         return _refused("body", f"is larger than {LARGEST_JOIN} bytes", status=413)
     except InputError as error:
         return _refused("body", error.allowed, status=422)
     try:
-        return JsonResponse(services.join_node(asked, address=address))
+        return JsonResponse(services.join_node(join_request, address=address))
     except services.JoinRefused as error:
         return _refused(error.field, error.reason, error.remedy, value=error.value, status=error.status)
     except (redis.RedisError, OSError):
@@ -209,9 +209,9 @@ def _drain(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
     form = DrainForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         ended = services.drain(request.user, thing, form.cleaned_data["runs"])
-        told = f"{thing} gets no more work."
+        message = f"{thing} gets no more work."
         runs = "1 run ends" if ended == 1 else f"{ended} runs end"
-        messages.success(request, f"{told} {runs} after a complete iteration." if ended else told)
+        messages.success(request, f"{message} {runs} after a complete iteration." if ended else message)
         return redirect(_page_of(thing))
     context = {
         "title": f"Drain {thing}?",
@@ -252,16 +252,16 @@ def node_reach(request: HttpRequest) -> HttpResponse:
     """Which nodes reach which, by the last tries."""
     dcs = DataCenter.objects.visible_to(request.user)
     chosen = dcs.filter(pk=whole(request.GET.get("dc")) or 0).first()
-    found = Node.objects.visible_to(request.user).select_related("dc").defer("seen_ranks", "seen_hardware")
-    found = found.filter(dc=chosen) if chosen else found
-    shown = list(found.order_by("dc__name", "name")[:MOST_SHOWN])
+    rows = Node.objects.visible_to(request.user).select_related("dc").defer("seen_ranks", "seen_hardware")
+    rows = rows.filter(dc=chosen) if chosen else rows
+    shown = list(rows.order_by("dc__name", "name")[:MOST_SHOWN])
     matrix = reach_matrix(request.user, shown)
     context = {
         "title": "Reachability",
         "dcs": dcs,
         "chosen": chosen,
         "nodes": shown,
-        "total": found.count(),
+        "total": rows.count(),
         "matrix": matrix,
         "probing": any(cell is not None and cell.is_waiting for row in matrix for cell in row["cells"]),
         "online": [node for node in shown if node.state == NodeState.ONLINE],
@@ -284,8 +284,8 @@ def node_probe_all(request: HttpRequest, pk: int) -> HttpResponse:
     """Try between all nodes of the team of data centre `pk` that are online."""
     dc = visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk)
     require(request.user, dc.team)
-    found = list(_online(dc__team=dc.team)[:MOST_SHOWN])
-    return _probe(request, dc, [(a, b) for a in found for b in found], reverse("inventory:node-reach"))
+    rows = list(_online(dc__team=dc.team)[:MOST_SHOWN])
+    return _probe(request, dc, [(a, b) for a in rows for b in rows], reverse("inventory:node-reach"))
 
 
 @require_POST
@@ -319,8 +319,8 @@ def link_trial(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _online(**where: Any) -> Any:
-    found = Node.objects.online().exclude(acl_sha256="").filter(**where)
-    return found.select_related("dc__team").order_by("name")
+    rows = Node.objects.online().exclude(acl_sha256="").filter(**where)
+    return rows.select_related("dc__team").order_by("name")
 
 
 def _probe(request: HttpRequest, thing: Any, pairs: list[tuple[Node, Node]], back: str) -> HttpResponse:

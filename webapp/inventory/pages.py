@@ -62,8 +62,8 @@ class Pages:
 
     def create(self, request: HttpRequest) -> HttpResponse:
         require_somewhere(request.user)
-        given = self.form.given(request)
-        form = self.form(request.POST or None, initial=given, user=request.user)
+        initial = self.form.given(request)
+        form = self.form(request.POST or None, initial=initial, user=request.user)
         back = reverse(f"inventory:{self.name}-list")
         return self._form_page(request, form, f"Add {self.one}", back)
 

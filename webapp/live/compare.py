@@ -60,22 +60,22 @@ def tokens_of_iteration(run: Run) -> int:
 def lines(runs: Sequence[Run]) -> list[Line]:
     """Times, rates and shares of `runs` over their last whole iterations, and their losses."""
     times, rates, busy, bubbles = zip(*map(_figures, runs), strict=True)
-    found = [
+    rows = [
         Line(label="Iteration time", unit="ms", decimals=1, figures=times),
         Line(label="Throughput", unit="tokens/s", decimals=0, figures=rates),
         Line(label="Utilization", unit="%", decimals=1, figures=busy),
         Line(label="Bubbles", unit="%", decimals=1, figures=bubbles),
     ]
     losses = _losses(runs)
-    return [*found, losses] if losses else found
+    return [*rows, losses] if losses else rows
 
 
 def _figures(run: Run) -> tuple[Figure, Figure, Figure, Figure]:
     """Iteration time (ms), tokens/s, utilization (%) and bubbles (%)."""
     planned_ms, planned_busy = (run.predicted.get(name) for name in ("iteration_ms", "utilization"))
-    found = run_usage(run, shape_of(run.job.document), planned_busy)
-    took_ms = found["iteration_ms"] if found else None
-    shares = found["run"] if found else {}
+    run_use = run_usage(run, shape_of(run.job.document), planned_busy)
+    took_ms = run_use["iteration_ms"] if run_use else None
+    shares = run_use["run"] if run_use else {}
     tokens = tokens_of_iteration(run)
     return (
         Figure(measured=took_ms, predicted=planned_ms),
@@ -107,14 +107,14 @@ def predicted_bubbles(run: Run) -> float | None:
 
 def _losses(runs: Sequence[Run]) -> Line | None:
     """The loss of each run after the last iteration that all of them have."""
-    known = IterationStat.objects.filter(loss__isnull=False).order_by("-iteration")
-    common = known.filter(run=runs[0])
+    stats = IterationStat.objects.filter(loss__isnull=False).order_by("-iteration")
+    common = stats.filter(run=runs[0])
     for other in runs[1:]:
-        common = common.filter(iteration__in=known.filter(run=other).order_by().values("iteration"))
+        common = common.filter(iteration__in=stats.filter(run=other).order_by().values("iteration"))
     last = common.values_list("iteration", flat=True).first()
     if last is None:
         return None
-    losses = dict(known.filter(run__in=runs, iteration=last).order_by().values_list("run", "loss"))
+    losses = dict(stats.filter(run__in=runs, iteration=last).order_by().values_list("run", "loss"))
     figures = [Figure(measured=losses[run.pk]) for run in runs]
     return Line(label=f"Loss after iteration {last + 1:,}", unit="", decimals=4, figures=figures)
 

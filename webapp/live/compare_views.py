@@ -46,17 +46,17 @@ def _led(request: HttpRequest) -> HttpResponse:
 
 def _runs(request: HttpRequest) -> list[Run]:
     """The first two of the runs that the address names, as far as the user may see them."""
-    wanted = [pk for text in request.GET.getlist("run") if (pk := whole(text)) is not None]
+    pks = [pk for text in request.GET.getlist("run") if (pk := whole(text)) is not None]
     visible = Run.objects.visible_to(request.user).select_related("job__team").defer("result")
-    found = {run.pk: run for run in visible.filter(pk__in=wanted)}
-    return [found[pk] for pk in dict.fromkeys(wanted) if pk in found][:2]
+    by_pk = {run.pk: run for run in visible.filter(pk__in=pks)}
+    return [by_pk[pk] for pk in dict.fromkeys(pks) if pk in by_pk][:2]
 
 
 def _offered(request: HttpRequest, runs: list[Run]) -> list[Run]:
     """The latest runs that are not archived, and those that are compared."""
     latest = list(Run.objects.visible_to(request.user).current().for_lists()[:MOST_OFFERED])
-    known = {run.pk for run in latest}
-    return [*(run for run in runs if run.pk not in known), *latest]
+    pks = {run.pk for run in latest}
+    return [*(run for run in runs if run.pk not in pks), *latest]
 
 
 def _compared(runs: list[Run], *, whole: bool) -> dict[str, Any]:

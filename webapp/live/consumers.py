@@ -97,8 +97,8 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             return
         if self.opener:
             self.opener.cancel()
-        known = content.get("seq")
-        if kind == "since" and type(known) is int and await self._send_since(known):
+        seq = content.get("seq")
+        if kind == "since" and type(seq) is int and await self._send_since(seq):
             return
         await asyncio.sleep(max(0.0, self.sent_at + RESYNC_S - time.monotonic()))
         await self._send_snapshot()
@@ -112,12 +112,12 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             log.exception("no snapshot", run=self.run_id)
             await self.close(code=TRY_AGAIN)
 
-    async def _send_since(self, known: int) -> bool:
+    async def _send_since(self, seq: int) -> bool:
         """Send what came after `known`, if the server still has all of it."""
-        missed = await database_sync_to_async(messages_since)(self.run_id, known)
+        missed = await database_sync_to_async(messages_since)(self.run_id, seq)
         if missed is None:
             return False
-        self.seq = known
+        self.seq = seq
         for message in missed:
             await self._tell(message)
         await self._let_go()

@@ -13,7 +13,7 @@ Ends = tuple[int, frozenset[str]]  # team, and the names of two of its data cent
 MOST_RUNS = 12
 
 
-def flows(runs: Iterable[Run], found: Mapping[int, dict[str, Any] | None]) -> dict[Ends, float]:
+def flows(runs: Iterable[Run], usage_of_run: Mapping[int, dict[str, Any] | None]) -> dict[Ends, float]:
     """Gbit/s between data centres, both directions together: all bytes over all time of the last iterations.
 
     Parameters
@@ -22,7 +22,7 @@ def flows(runs: Iterable[Run], found: Mapping[int, dict[str, Any] | None]) -> di
     """
     carried: dict[Ends, float] = defaultdict(float)
     for run in runs:
-        usage, shape = found.get(run.pk), shape_of(run.job.document)
+        usage, shape = usage_of_run.get(run.pk), shape_of(run.job.document)
         for link in usage["links"] if usage else ():
             names = frozenset(datacenter_name(shape.dcs[link[end]]) for end in ("from", "to"))
             carried[run.job.team_id, names] += link["mean_gbps"]

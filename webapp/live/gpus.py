@@ -48,7 +48,7 @@ def is_cuda(run: Run) -> bool:
 
 def _readings(nodes: set[int]) -> dict[tuple[int, int], dict[str, Any]]:
     since = timezone.now() - timedelta(seconds=FRESH_S)
-    found = GpuReading.objects.filter(node__in=nodes, at__gte=since)
+    rows = GpuReading.objects.filter(node__in=nodes, at__gte=since)
     return {
         (row.node_id, row.gpu): {
             "utilization": row.utilization,
@@ -58,5 +58,5 @@ def _readings(nodes: set[int]) -> dict[tuple[int, int], dict[str, Any]]:
             "power_w": row.power_w,
             "at": unix(row.at),
         }
-        for row in found
+        for row in rows
     }

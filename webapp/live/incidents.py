@@ -48,8 +48,8 @@ def incidents_of(run: Run) -> Incidents:
     moved = {mark.cost["to"] for mark in marks if mark.cost["kind"] == "move"}
     runs = {new.pk: new for new in Run.objects.filter(pk__in=moved).for_lists()} if moved else {}
     lost = {mark.seq: _lost_s(run, mark.cost, runs) for mark in marks}
-    known = [seconds for seconds in lost.values() if seconds is not None]
-    lost_s = sum(known) if known or not marks else None
+    losses_s = [seconds for seconds in lost.values() if seconds is not None]
+    lost_s = sum(losses_s) if losses_s or not marks else None
     return Incidents(
         rows=[_row(mark, lost[mark.seq], runs) for mark in marks[:MOST_ROWS]],
         count=len(marks),

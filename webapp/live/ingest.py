@@ -143,12 +143,12 @@ class Ingest:
         await self._keep_claim()
         await self._compare_clocks()
         await self._try_to_write()
-        wanted = {stream_of(name): name for name in names} | {CHANGES: ""}
-        for stream in wanted.keys() - self._nodes.keys() if self._looked else list(wanted):
+        streams = {stream_of(name): name for name in names} | {CHANGES: ""}
+        for stream in streams.keys() - self._nodes.keys() if self._looked else list(streams):
             if not await self._make_group(stream):
-                del wanted[stream]
-        self._nodes = wanted
-        self._recovered &= wanted.keys()
+                del streams[stream]
+        self._nodes = streams
+        self._recovered &= streams.keys()
         self._looked = time.monotonic()
 
     async def _bound(self, names: list[str]) -> None:
@@ -158,12 +158,12 @@ class Ingest:
                 pipe.xlen(stream_of(name))
                 pipe.memory_usage(stream_of(name), samples=0)
             answers = await pipe.execute()
-        held = {name: size or 0 for name, size in zip(names, answers[1::2], strict=True)}
+        sizes = {name: size or 0 for name, size in zip(names, answers[1::2], strict=True)}
         lengths = dict(zip(names, answers[::2], strict=True))
         self._counts = counts(
-            {stream_of(name): held[name] / lengths[name] for name in names if lengths[name]}
+            {stream_of(name): sizes[name] / lengths[name] for name in names if lengths[name]}
         )
-        _, taken = await sync_to_async(bound_reports)(held)
+        _, taken = await sync_to_async(bound_reports)(sizes)
         self._deaf |= bool(taken)  # they could not report: that was no silence
 
     async def _mend_users(self) -> None:
@@ -232,14 +232,14 @@ class Ingest:
             self._recovered |= set(behind) - again.keys()
             if again:
                 return again
-        found: Entries = {}
+        entries: Entries = {}
         few, most = self._counts
         for stream in few.keys() & self._nodes.keys():
-            found |= await self._xread({stream: ">"}, None, few[stream])
+            entries |= await self._xread({stream: ">"}, None, few[stream])
         others = dict.fromkeys(self._nodes.keys() - few.keys(), ">")
         if not others:  # the streams were lost meanwhile
-            return found
-        return found | await self._xread(others, None if found else BLOCK_MS, most)
+            return entries
+        return entries | await self._xread(others, None if entries else BLOCK_MS, most)
 
     async def _xread(self, streams: Any, block_ms: int | None, count: int = MOST_ENTRIES) -> Entries:
         try:
@@ -265,8 +265,8 @@ class Ingest:
         refused: Refusals = {}
         events: list[tuple[str, str, Event]] = []
         changed: dict[str, set[int]] = {"run": set(), "person": set()}
-        for stream, found in entries.items():
-            for entry, fields in found:
+        for stream, stream_entries in entries.items():
+            for entry, fields in stream_entries:
                 if stream == CHANGES:
                     for kind in changed.keys() & fields.keys():
                         changed[kind].add(int(fields[kind]))
@@ -287,8 +287,8 @@ class Ingest:
         if not entries:
             return
         async with self._client.pipeline(transaction=False) as pipe:
-            for stream, found in entries.items():
-                ids = [entry for entry, _ in found]
+            for stream, stream_entries in entries.items():
+                ids = [entry for entry, _ in stream_entries]
                 pipe.xack(stream, GROUP, *ids)
                 pipe.xdel(stream, *ids)
             await pipe.execute()

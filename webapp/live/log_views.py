@@ -23,15 +23,15 @@ def _asked(request: HttpRequest) -> dict[str, Any]:
 @never_cache
 def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
-    asked, after = _asked(request), whole(request.GET.get("after"))
-    found = logs.lines(run, **asked)
-    shown, more = logs.tail(found, after)
+    filters, after = _asked(request), whole(request.GET.get("after"))
+    matching = logs.lines(run, **filters)
+    shown, more = logs.tail(matching, after)
     newest = max((line.pk for line in shown), default=after or 0)
     if request.accepts("application/json") and not request.accepts("text/html"):
         lines = [logs.entry(line) for line in shown]
         return JsonResponse({"lines": lines, "after": newest, "more": more, "over": run.is_over})
     download = reverse("jobs:run-logs-download", args=[pk])
-    query = urlencode({name: value for name, value in asked.items() if value not in (None, "")})
+    query = urlencode({name: value for name, value in filters.items() if value not in (None, "")})
     context = {
         "run": run,
         "title": "Log",
@@ -40,7 +40,7 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
         "newest": newest,
         "stages": run.job.document["cell"]["stages"],
         "ranks": RankState.objects.filter(run=run).select_related("node"),
-        **asked,
+        **filters,
         "logs_url": reverse("jobs:run-logs", args=[pk]),
         "download_url": f"{download}?{query}" if query else download,
         "keep": logs.kept_per_rank(),

@@ -15,23 +15,23 @@ MOST = 2_000
 
 def lines(run: Run, *, rank: int | None = None, q: str = "") -> QuerySet[LogLine]:
     """The lines of `run` (of one `rank`; those that hold `q`, whatever the case), oldest first."""
-    found = LogLine.objects.filter(run=run)
+    rows = LogLine.objects.filter(run=run)
     if rank is not None:
-        found = found.filter(rank=rank)
+        rows = rows.filter(rank=rank)
     if q:
-        found = found.filter(text__icontains=q)
-    return found.order_by("seq", "rank")
+        rows = rows.filter(text__icontains=q)
+    return rows.order_by("seq", "rank")
 
 
-def tail(found: QuerySet[LogLine], after: int | None, most: int = TAIL) -> tuple[list[LogLine], bool]:
+def tail(rows: QuerySet[LogLine], after: int | None, most: int = TAIL) -> tuple[list[LogLine], bool]:
     """The last `most` lines, or those written after row `after`; and whether there are more than these.
 
     What came after is told by row and not by `seq`: the ids of two nodes know nothing of each other.
     """
     if after is None:
-        last = list(found.order_by("-seq", "-rank")[: most + 1])
+        last = list(rows.order_by("-seq", "-rank")[: most + 1])
         return last[:most][::-1], len(last) > most
-    new = list(found.filter(pk__gt=after).order_by("pk")[: MOST + 1])
+    new = list(rows.filter(pk__gt=after).order_by("pk")[: MOST + 1])
     return sorted(new[:MOST], key=lambda line: (line.seq, line.rank)), len(new) > MOST
 
 
@@ -52,7 +52,7 @@ def entry(line: LogLine) -> dict[str, Any]:
     }
 
 
-async def as_text(found: QuerySet[LogLine]) -> AsyncIterator[str]:
+async def as_text(rows: QuerySet[LogLine]) -> AsyncIterator[str]:
     """Every line as text: time in UTC, rank, line."""
-    async for line in found.aiterator(chunk_size=2_000):
+    async for line in rows.aiterator(chunk_size=2_000):
         yield f"{line.at:%Y-%m-%dT%H:%M:%S.%f}Z rank {line.rank} {line.text}\n"

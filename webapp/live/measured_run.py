@@ -117,27 +117,29 @@ def _planned(run: Run, shape: Shape) -> list[OpTimes]:
 
 
 def _links(run: Run, shape: Shape, rates: list[list[float | None]]) -> list[MeasuredLink]:
-    named = pools(run.job.team, shape.dcs)
-    dcs = {pool.dc_id for pool in named.values()}
-    known = {frozenset((link.a_id, link.b_id)): link for link in WanLink.objects.filter(a__in=dcs, b__in=dcs)}
-    found = []
+    pools_by_dc = pools(run.job.team, shape.dcs)
+    dcs = {pool.dc_id for pool in pools_by_dc.values()}
+    by_ends = {
+        frozenset((link.a_id, link.b_id)): link for link in WanLink.objects.filter(a__in=dcs, b__in=dcs)
+    }
+    rows = []
     for direction, link in enumerate(shape.links):
         seen = [gbps for row in rates if (gbps := row[direction]) is not None]
         ends = shape.dcs[link["from"]], shape.dcs[link["to"]]
-        sites = frozenset(named[end].dc_id for end in ends if end in named)
+        sites = frozenset(pools_by_dc[end].dc_id for end in ends if end in pools_by_dc)
         if seen:
             name = f"{ends[0]} → {ends[1]}"
-            found.append(MeasuredLink(name=name, gbps=median(seen), link=known.get(sites)))
-    return found
+            rows.append(MeasuredLink(name=name, gbps=median(seen), link=by_ends.get(sites)))
+    return rows
 
 
-def initial_of_run(found: MeasuredRun) -> dict[str, Any]:
+def initial_of_run(run_figures: MeasuredRun) -> dict[str, Any]:
     """The plan form's values that plan the job of a run again, with the times that it measured."""
-    run = found.run
+    run = run_figures.run
     job = parse(TrainJob, run.job.document)
     team = run.job.team
     dcs = {pool.dc_id: pool.dc for pool in pools(team, [dc.name for dc in job.datacenters]).values()}
-    pace = found.slowest.measured
+    pace = run_figures.slowest.measured
     name = f"{run.job.name} as measured"[:80]
     taken = Plan.objects.filter(team=team, name=name).exists()
     return {
@@ -163,9 +165,9 @@ def initial_of_run(found: MeasuredRun) -> dict[str, Any]:
 def offered_to_plan(request: HttpRequest, pk: int) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The plan form's values and context of run `pk`. Raises Http404 where the user may not see it."""
     run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
-    found = measured(run)
-    if found is None:
-        told = f"{run} has no complete iteration yet, or its spans are no longer kept."
-        messages.info(request, told)
+    figures = measured(run)
+    if figures is None:
+        message = f"{run} has no complete iteration yet, or its spans are no longer kept."
+        messages.info(request, message)
         return None, {"measured": None}
-    return initial_of_run(found), {"measured": found}
+    return initial_of_run(figures), {"measured": figures}

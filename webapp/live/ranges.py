@@ -17,10 +17,10 @@ def kept_ranges(run: Run) -> QuerySet[KeptRange]:
 
 def iterations_held() -> dict[int, list[tuple[int, int]]]:
     """{run id: [(first, last)]} of all kept ranges."""
-    held = defaultdict(list)
+    by_range = defaultdict(list)
     for run, first, last in KeptRange.objects.values_list("run_id", "first", "last"):
-        held[run].append((first, last))
-    return dict(held)
+        by_range[run].append((first, last))
+    return dict(by_range)
 
 
 def entry(kept: KeptRange) -> dict[str, Any]:
@@ -47,5 +47,5 @@ def nearest(run: Run, first: int, last: int) -> dict[str, int] | None:
         return None
     earlier = after is None or (before is not None and first - before < after - last)
     iteration = before if earlier else after
-    kept = kept_ranges(run).filter(first__lte=iteration, last__gte=iteration).first()
-    return {"from": kept.first, "to": kept.last} if kept else {"from": iteration, "to": iteration}
+    row = kept_ranges(run).filter(first__lte=iteration, last__gte=iteration).first()
+    return {"from": row.first, "to": row.last} if row else {"from": iteration, "to": iteration}

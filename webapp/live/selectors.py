@@ -120,12 +120,12 @@ def run_usage(run: Run, shape: Shape, predicted: float | None) -> dict[str, Any]
 def usages(runs: Sequence[Run]) -> dict[int, dict[str, Any] | None]:
     """The `usage` of each of `runs` by id, in one query; runs come with `job`."""
     shapes = {run.pk: shape_of(run.job.document) for run in runs}
-    asked = [_whole_iterations(run) for run in runs]
-    found: dict[int, list[IterationStat]] = defaultdict(list)
-    for stat in asked[0].union(*asked[1:], all=True) if asked else ():
-        found[stat.run_id].append(stat)
+    rows_of_runs = [_whole_iterations(run) for run in runs]
+    by_run: dict[int, list[IterationStat]] = defaultdict(list)
+    for stat in rows_of_runs[0].union(*rows_of_runs[1:], all=True) if rows_of_runs else ():
+        by_run[stat.run_id].append(stat)
     return {
-        run.pk: _usage(run, shapes[run.pk], run.predicted.get("utilization"), found[run.pk]) for run in runs
+        run.pk: _usage(run, shapes[run.pk], run.predicted.get("utilization"), by_run[run.pk]) for run in runs
     }
 
 
@@ -178,5 +178,5 @@ def _last_spans(run: Run) -> tuple[list[dict[str, Any]], int]:
     while sum(len(entry["spans"]) for entry in shown) > MOST_SPANS and shown[0]["iteration"] < last:
         oldest = shown[0]["iteration"]
         shown = [entry for entry in shown if entry["iteration"] != oldest]
-    kept = batches.values("iteration").distinct().count()
-    return shown, kept * per_iteration
+    count = batches.values("iteration").distinct().count()
+    return shown, count * per_iteration

@@ -29,9 +29,9 @@ def trace(run: Run, first: int, last: int) -> dict[str, Any]:
         spans.append(span)
         if len(spans) > MOST_SPANS:
             raise InputError("to", last, f"gives more than {MOST_SPANS:,} spans; choose fewer iterations")
-    made = chrome_trace(spans, unit="ms")
-    told = {"run": run.pk, "job": run.job.name, "generation": run.generation, "from": first, "to": last}
-    return {**made, "otherData": {**made["otherData"], **told}}
+    document = chrome_trace(spans, unit="ms")
+    metadata = {"run": run.pk, "job": run.job.name, "generation": run.generation, "from": first, "to": last}
+    return {**document, "otherData": {**document["otherData"], **metadata}}
 
 
 def kept(run: Run) -> tuple[int, int] | None:

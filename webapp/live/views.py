@@ -46,9 +46,11 @@ METRICS = (
 
 def _placement(run: Run) -> Computation | None:
     """The placement that the run was launched from, if it is still there."""
-    kept = run.job.plan_copy.get("placement")
+    placement = run.job.plan_copy.get("placement")
     return (
-        placements().filter(pk=kept["id"], team=run.job.team_id).only("id", "name").first() if kept else None
+        placements().filter(pk=placement["id"], team=run.job.team_id).only("id", "name").first()
+        if placement
+        else None
     )
 
 
@@ -140,10 +142,10 @@ def run_trace(request: HttpRequest, pk: int) -> HttpResponse:
         return JsonResponse({"error": "This run has no stored spans."}, status=404)
     try:
         last = _iteration(request, "to", there[1])
-        made = trace(run, _iteration(request, "from", max(there[0], last - 9)), last)
+        document = trace(run, _iteration(request, "from", max(there[0], last - 9)), last)
     except InputError as error:
         return JsonResponse({"error": str(error)}, status=400)
-    return _attached(made, f"run-{pk}.trace.json", indent=None)
+    return _attached(document, f"run-{pk}.trace.json", indent=None)
 
 
 def _iteration(request: HttpRequest, name: str, default: int) -> int:

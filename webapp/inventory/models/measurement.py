@@ -76,8 +76,8 @@ class LinkMeasurement(models.Model):
                 raise ValidationError({name: "Must be a finite number."})
 
     def __str__(self) -> str:
-        said = [
+        parts = [
             *([f"{self.latency_ms:g} ms"] if self.latency_ms is not None else []),
             *([f"{self.bandwidth_gbps:g} Gbit/s"] if self.bandwidth_gbps is not None else []),
         ]
-        return f"{self.link}: {', '.join(said)}"
+        return f"{self.link}: {', '.join(parts)}"

@@ -70,8 +70,8 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def placeable(self) -> NodeQuerySet:
         """Nodes that may be given work: enrolled, online, of our version, not draining, nor their site."""
         ours = Q(version="") | Q(version=series()) | Q(version__startswith=f"{series()}.")
-        kept = self.online().filter(ours, draining_since=None, dc__draining_since=None)
-        return kept.exclude(acl_sha256="")
+        online = self.online().filter(ours, draining_since=None, dc__draining_since=None)
+        return online.exclude(acl_sha256="")
 
 
 class Node(models.Model):
@@ -248,8 +248,8 @@ class JoinTokenQuerySet(models.QuerySet["JoinToken"]):
         own = Membership.objects.filter(user=OuterRef("created_by"), team=OuterRef("node__dc__team"))
         joins = Q(node__acl_sha256="") & Exists(own.filter(role__in=OPERATORS))
         allowed = Q(created_by__is_superuser=True) | joins | Exists(own.filter(role__in=ADMINS))
-        made = Q(created_by=None) | (Q(created_by__is_active=True) & allowed)
-        return self.unused().filter(made, expires_at__gt=timezone.now())
+        allowed_makers = Q(created_by=None) | (Q(created_by__is_active=True) & allowed)
+        return self.unused().filter(allowed_makers, expires_at__gt=timezone.now())
 
 
 class JoinToken(models.Model):

@@ -30,8 +30,8 @@ def datacenters_for_lists() -> QuerySet[DataCenter]:
 
 def with_nodes(*states: NodeState) -> QuerySet[DataCenter]:
     """Those with a node in one of `states`."""
-    found = (Exists(Node.objects.in_state(state).filter(dc=OuterRef("pk"))) for state in states)
-    return DataCenter.objects.filter(reduce(or_, map(Q, found)))
+    has_nodes = (Exists(Node.objects.in_state(state).filter(dc=OuterRef("pk"))) for state in states)
+    return DataCenter.objects.filter(reduce(or_, map(Q, has_nodes)))
 
 
 def _counted(rows: QuerySet[Any], what: Aggregate) -> Coalesce:

@@ -71,21 +71,21 @@ class Chart:
 def link_charts(link: WanLink) -> list[Chart]:
     """Latency and bandwidth of `link` over its last MOST_POINTS measurements, as far as there are any."""
     rows = list(link.measurements.order_by("-at", "-pk")[:MOST_POINTS])[::-1]
-    asked = (
+    figures = (
         ("Latency, one way", "ms", "latency_ms"),
         ("Bandwidth per node pair", "Gbit/s", "bandwidth_gbps"),
     )
-    charts = [_chart(label, unit, field, rows, getattr(link, field)) for label, unit, field in asked]
+    charts = [_chart(label, unit, field, rows, getattr(link, field)) for label, unit, field in figures]
     return [chart for chart in charts if chart]
 
 
 def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], in_use: float) -> Chart | None:
-    known = [row for row in rows if getattr(row, field) is not None]
-    if not known:
+    with_values = [row for row in rows if getattr(row, field) is not None]
+    if not with_values:
         return None
-    step = _step(max(in_use, *(getattr(row, field) for row in known)))
-    top = step * _ticks_to(max(in_use, *(getattr(row, field) for row in known)), step)
-    first, last = known[0].at, known[-1].at
+    step = _step(max(in_use, *(getattr(row, field) for row in with_values)))
+    top = step * _ticks_to(max(in_use, *(getattr(row, field) for row in with_values)), step)
+    first, last = with_values[0].at, with_values[-1].at
     span = (last - first).total_seconds()
 
     def x(at: datetime) -> float:
@@ -95,7 +95,7 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
     def y(value: float) -> float:
         return round(HIGH - FOOT - value / top * (HIGH - FOOT - HEAD), 1)
 
-    points = [_point(row, field, unit, x(row.at), y(getattr(row, field))) for row in known]
+    points = [_point(row, field, unit, x(row.at), y(getattr(row, field))) for row in with_values]
     return Chart(
         label=label,
         unit=unit,

@@ -69,14 +69,14 @@ def most_linked(user: Any, dcs: Any, most: int) -> tuple[list[DataCenter], int]:
 
     It costs the same queries whether some are left out or not.
     """
-    known = list(dcs.values_list("pk", "name"))
+    names = list(dcs.values_list("pk", "name"))
     ends = WanLink.objects.visible_to(user).values_list("a_id", "b_id")
     links = Counter(end for pair in ends for end in pair)
-    chosen = known
-    if len(known) > most:
-        chosen = sorted(known, key=lambda dc: (-links[dc[0]], dc[1]))[:most]
-    found = {dc.pk: dc for dc in dcs.filter(pk__in=[pk for pk, _ in chosen])}
-    return [found[pk] for pk, _ in chosen if pk in found], len(known)
+    chosen = names
+    if len(names) > most:
+        chosen = sorted(names, key=lambda dc: (-links[dc[0]], dc[1]))[:most]
+    by_pk = {dc.pk: dc for dc in dcs.filter(pk__in=[pk for pk, _ in chosen])}
+    return [by_pk[pk] for pk, _ in chosen if pk in by_pk], len(names)
 
 
 def link_matrix(user: Any, measure: Measure, dcs: Any, *, may_add: bool) -> Matrix:

@@ -27,8 +27,8 @@ def clock_offset_s(node: Node) -> float:
 
 def clock_offsets_s(names: Iterable[str]) -> dict[str, float]:
     """As `clock_offset_s`, of several nodes by name, in one query."""
-    found = Node.objects.filter(name__in=set(names))
-    rows = found.values_list("name", "clock_offset_ms", "clock_rtt_ms")
+    nodes = Node.objects.filter(name__in=set(names))
+    rows = nodes.values_list("name", "clock_offset_ms", "clock_rtt_ms")
     return {name: _offset_s(offset_ms, rtt_ms) for name, offset_ms, rtt_ms in rows}
 
 
@@ -40,8 +40,8 @@ def _offset_s(offset_ms: float | None, rtt_ms: float | None) -> float:
 
 def nodes_for_lists() -> Any:
     """Nodes with what lists show of them, `busy` GPUs among it."""
-    held = work().held().filter(node=OuterRef("pk")).order_by()
-    busy = Subquery(held.values("node").annotate(n=Count("pk")).values("n"))
+    work_rows = work().held().filter(node=OuterRef("pk")).order_by()
+    busy = Subquery(work_rows.values("node").annotate(n=Count("pk")).values("n"))
     return (
         Node.objects.select_related("dc")
         .annotate(busy=Coalesce(busy, 0))
@@ -85,12 +85,14 @@ def mismatch(node: Node) -> str:
         return f"{node.gpus} GPUs are declared here, but the agent offers {node.seen_gpus}."
     if node.seen_device and node.seen_device != node.device:
         return f"{node.get_device_display()} is declared here, but the agent offers {node.seen_device}."
-    found = node.seen_hardware
-    if node.device != Device.CUDA or not found:
+    hardware = node.seen_hardware
+    if node.device != Device.CUDA or not hardware:
         return ""
-    if len(found.get("gpus", ())) < node.gpus:
-        why = f": {found['error']}" if found.get("error") else ""
-        return f"{node.gpus} CUDA GPUs are declared, but torch sees {len(found.get('gpus', ()))} there{why}."
+    if len(hardware.get("gpus", ())) < node.gpus:
+        why = f": {hardware['error']}" if hardware.get("error") else ""
+        return (
+            f"{node.gpus} CUDA GPUs are declared, but torch sees {len(hardware.get('gpus', ()))} there{why}."
+        )
     return ""
 
 
@@ -98,8 +100,10 @@ def probes_over(user: Any, link: WanLink) -> list[NodeProbe]:
     """The last try between every two nodes of the ends of `link`: first what waits, then what failed."""
     rows = NodeProbe.objects.visible_to(user).latest().select_related("source__dc", "target__dc")
     there = Q(source__dc=link.a_id, target__dc=link.b_id)
-    found = rows.filter(there | Q(source__dc=link.b_id, target__dc=link.a_id))
-    return sorted(found, key=lambda row: (not row.is_waiting, bool(row.ok), row.source.name, row.target.name))
+    matching = rows.filter(there | Q(source__dc=link.b_id, target__dc=link.a_id))
+    return sorted(
+        matching, key=lambda row: (not row.is_waiting, bool(row.ok), row.source.name, row.target.name)
+    )
 
 
 def told_probes(probes: list[NodeProbe]) -> str:
@@ -107,16 +111,16 @@ def told_probes(probes: list[NodeProbe]) -> str:
     trips = [row.rtt_ms for row in probes if row.ok and row.rtt_ms is not None]
     if not probes:
         return ""
-    told = f"{sum(bool(row.ok) for row in probes):,} of {len(probes):,} tests reached the other node"
-    return f"{told}; round trip {statistics.median(trips):,.2f} ms (median)" if trips else told
+    summary = f"{sum(bool(row.ok) for row in probes):,} of {len(probes):,} tests reached the other node"
+    return f"{summary}; round trip {statistics.median(trips):,.2f} ms (median)" if trips else summary
 
 
 def latest_probes(user: Any, node: Node) -> list[NodeProbe]:
     """The last try to and from every other node, by the name of the other."""
     rows = NodeProbe.objects.visible_to(user).latest().select_related("source__dc", "target__dc")
-    found = rows.filter(Q(source=node) | Q(target=node))
+    matching = rows.filter(Q(source=node) | Q(target=node))
     return sorted(
-        found,
+        matching,
         key=lambda row: (
             row.target.name if row.source_id == node.pk else row.source.name,
             row.target_id == node.pk,
@@ -127,5 +131,5 @@ def latest_probes(user: Any, node: Node) -> list[NodeProbe]:
 def reach_matrix(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
     """For each of `nodes` the last tries to reach the others: [{node, cells: [NodeProbe or None]}]."""
     rows = NodeProbe.objects.visible_to(user).filter(source__in=nodes, target__in=nodes).latest()
-    known = {(row.source_id, row.target_id): row for row in rows}
-    return [{"node": a, "cells": [known.get((a.pk, b.pk)) for b in nodes]} for a in nodes]
+    by_pair = {(row.source_id, row.target_id): row for row in rows}
+    return [{"node": a, "cells": [by_pair.get((a.pk, b.pk)) for b in nodes]} for a in nodes]

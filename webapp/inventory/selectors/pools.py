@@ -14,25 +14,25 @@ def pools(team: Team, names: Iterable[str]) -> dict[str, GpuPool]:
     return {name: pool for (_, name), pool in pools_of_teams((team.pk, name) for name in names).items()}
 
 
-def pools_of_teams(wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], GpuPool]:
+def pools_of_teams(team_names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], GpuPool]:
     """The pools that names mean, by team's id and name, in one query. Pools come with `dc`.
 
     The bare name of a data centre that has got further pools since means its first: the one that the name
     was written for.
     """
-    asked = list(dict.fromkeys(wanted))
-    names = {datacenter_name(name) for _, name in asked}
-    rows = GpuPool.objects.filter(dc__team__in={team for team, _ in asked}, dc__name__in=names)
+    pairs = list(dict.fromkeys(team_names))
+    names = {datacenter_name(name) for _, name in pairs}
+    rows = GpuPool.objects.filter(dc__team__in={team for team, _ in pairs}, dc__name__in=names)
     by_dc: dict[tuple[int, str], list[GpuPool]] = defaultdict(list)
     for pool in rows.select_related("dc").order_by("pk"):
         by_dc[pool.dc.team_id, pool.dc.name].append(pool)
-    found = {}
-    for team, name in asked:
+    by_pair = {}
+    for team, name in pairs:
         dc, _, gpu_type = name.partition(":")
         fitting = [pool for pool in by_dc[team, dc] if gpu_type in ("", pool.gpu_type)]
         if fitting:
-            found[team, name] = fitting[0]
-    return found
+            by_pair[team, name] = fitting[0]
+    return by_pair
 
 
 def named_pools(dcs: Iterable[DataCenter], device: str | None = None) -> dict[str, GpuPool]:
@@ -58,6 +58,6 @@ def datacenter_name(name: str) -> str:
 
 def several(names: Iterable[str]) -> str:
     """The first few of `names` of nodes or GPUs, each once, and how many more there are."""
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    return ", ".join(known[:MOST_NAMED]) + more
+    unique = list(dict.fromkeys(names))
+    more = f" and {len(unique) - MOST_NAMED} more" if len(unique) > MOST_NAMED else ""
+    return ", ".join(unique[:MOST_NAMED]) + more

@@ -55,10 +55,10 @@ class Use:
 def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
     """The use of each data centre of `dcs` (ids, or their query) that has nodes."""
     silent, never = silent_now(), Q(last_seen=None)
-    held = work().held().filter(dc__in=dcs).order_by()
+    work_rows = work().held().filter(dc__in=dcs).order_by()
     busy: dict[int, tuple[int, Any]] = {
         pk: (count, cost)
-        for pk, count, cost in held.values_list("dc").annotate(
+        for pk, count, cost in work_rows.values_list("dc").annotate(
             Count("pk"), Sum("node__pool__price_per_gpu_hour")
         )
     }
@@ -77,10 +77,10 @@ def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
         )
         .values_list("dc", "all_gpus", "silent", "never_gpus", "count", "silent_nodes", "never", "whole")
     )
-    made = {}
+    uses = {}
     for pk, gpus, silent_gpus, never_gpus, count, silent_nodes, never_nodes, whole in counted:
         held_gpus, cost = busy.get(pk, (0, 0))
-        made[pk] = Use(
+        uses[pk] = Use(
             gpus=gpus,
             busy=min(held_gpus, gpus),
             silent=silent_gpus,
@@ -91,7 +91,7 @@ def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
             cost_per_hour=float(cost),
             whole_cost_per_hour=float(whole),
         )
-    return made
+    return uses
 
 
 def together(uses: Iterable[Use]) -> Use:

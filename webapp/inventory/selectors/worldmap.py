@@ -190,10 +190,12 @@ def _boxes(
 ) -> dict[int, Box]:
     """Where the plate of each data centre goes: near its point; in the strip at the foot if it has none."""
     sizes = {dc.pk: _size(dc, uses.get(dc.pk, Use()), dots) for dc in dcs}
-    placed = [pk for pk in sizes if pk in points]
-    wanted = [Box(x=points[pk][0], y=points[pk][1], wide=sizes[pk][0], high=sizes[pk][1]) for pk in placed]
-    spots = wanted if dots else spread(wanted, wide=frame.wide, high=frame.high)
-    boxes = dict(zip(placed, spots, strict=True))
+    located = [pk for pk in sizes if pk in points]
+    at_points = [
+        Box(x=points[pk][0], y=points[pk][1], wide=sizes[pk][0], high=sizes[pk][1]) for pk in located
+    ]
+    spots = at_points if dots else spread(at_points, wide=frame.wide, high=frame.high)
+    boxes = dict(zip(located, spots, strict=True))
     loose = [pk for pk in sizes if pk not in points]
     top = (frame.high if points else 0.0) + 24
     at_foot = row([sizes[pk] for pk in loose], top=top, wide=frame.wide)
@@ -243,7 +245,7 @@ def _named(plates: list[Plate]) -> list[Plate]:
     dots = [(plate.box.x, plate.box.y, plate.box.wide, plate.box.high) for plate in plates]
     taken = np.array(dots + [(0.0, 0.0, 0.0, 0.0)] * len(plates))  # x, y, width, height; then of names
     count = len(plates)
-    made = []
+    labels = []
     for i, plate in enumerate(plates):
         wide = len(plate.dc.name) * 6.2
         name = np.array((plate.box.x + 9 + wide / 2, plate.box.y, wide, 11.0))
@@ -253,15 +255,15 @@ def _named(plates: list[Plate]) -> list[Plate]:
         if free := not hides.any():
             taken[count] = name
             count += 1
-        made.append(replace(plate, named=free))
-    return made
+        labels.append(replace(plate, named=free))
+    return labels
 
 
 def _lines(
     links: Sequence[WanLink], boxes: dict[int, Box], flows: Flows, room: tuple[float, float], dots: bool
 ) -> list[Line]:
     taken = list(boxes.values())
-    made: dict[int, Line] = {}
+    lines: dict[int, Line] = {}
     used = {link.pk: flows.get((link.a.team_id, frozenset((link.a.name, link.b.name)))) for link in links}
     # Links in use have their figures always, and choose their places first.
     for link in sorted(links, key=lambda link: -(used[link.pk] or 0.0)):
@@ -270,7 +272,7 @@ def _lines(
         label = label_of(bow, (LABEL_WIDE, 26.0), taken, room, must=bool(gbps)) if drawn else None
         if label:
             taken.append(label)
-        made[link.pk] = Line(
+        lines[link.pk] = Line(
             link=link,
             url=reverse("inventory:link-detail", args=[link.pk]),
             bow=bow,
@@ -280,7 +282,7 @@ def _lines(
             gbps=gbps,
             title=_title(link, gbps),
         )
-    return [made[link.pk] for link in links]
+    return [lines[link.pk] for link in links]
 
 
 def _title(link: WanLink, gbps: float | None) -> str:

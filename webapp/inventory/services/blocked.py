@@ -12,7 +12,7 @@ MOST_NAMED = 4
 
 def blocked_by(thing: Thing) -> str:
     """Why `thing` cannot be deleted, as a sentence that names what refers to it; empty where it can."""
-    used = ", ".join(part for part in (_named(*found) for found in dependants_of(thing)) if part)
+    used = ", ".join(part for part in (_named(*pair) for pair in dependants_of(thing)) if part)
     return f"{thing} cannot be deleted: {used} would lose it." if used else ""
 
 

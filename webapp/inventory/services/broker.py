@@ -48,8 +48,8 @@ def sync_acl(client: Any) -> int:
 _Written = tuple[tuple[str, bool], str | None]
 
 
-def _written(name: str, wanted: dict[str, tuple[str, bool]], found: dict[str, str]) -> _Written:
-    return wanted[name], found.get(acl.user_of(name))
+def _written(name: str, wanted: dict[str, tuple[str, bool]], current: dict[str, str]) -> _Written:
+    return wanted[name], current.get(acl.user_of(name))
 
 
 class NodeUsers:
@@ -76,17 +76,17 @@ class NodeUsers:
         if not wanted:  # a broker without nodes need not let us see its users
             self._written = {}
             return []
-        found = acl.users(client)
-        due = [name for name in wanted if self._written.get(name) != _written(name, wanted, found)]
+        users = acl.users(client)
+        due = [name for name in wanted if self._written.get(name) != _written(name, wanted, users)]
         for name in due:
             digest, may_report = wanted[name]
             acl.set_node_user(client, name, digest, may_report=may_report, keep=False)
         if due:
             acl.save(client)
-        now = acl.users(client) if due else found
+        now = acl.users(client) if due else users
         self._written = {name: _written(name, wanted, now) for name in wanted}
         _tell_version(client, list(wanted))
-        return [name for name in due if acl.user_of(name) not in found]
+        return [name for name in due if acl.user_of(name) not in users]
 
 
 def node_broker_url(name: str, password: str) -> str:
@@ -102,7 +102,7 @@ def _tell_version(client: Any, names: list[str]) -> None:
     text = json.dumps({"version": __version__})
     keys = [_site_key(name) for name in names]
     missing = [
-        key for key, found in zip(keys, client.mget(keys), strict=True) if found not in (text, text.encode())
+        key for key, value in zip(keys, client.mget(keys), strict=True) if value not in (text, text.encode())
     ]
     if missing:
         try:

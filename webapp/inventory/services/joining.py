@@ -67,11 +67,15 @@ def offer_join(actor: Any, node: Node) -> str:
     require(actor, node.dc.team, ADMINS if node.is_enrolled else OPERATORS)
     void_tokens(node)
     token = PREFIX + secrets.token_urlsafe(32)
-    made = JoinToken.objects.create(
+    token_row = JoinToken.objects.create(
         node=node, token_sha256=_hash(token), created_by=actor, expires_at=timezone.now() + LASTS
     )
     record(
-        actor, "offer-join", node, team=node.dc.team, after={"token_expires_at": made.expires_at.isoformat()}
+        actor,
+        "offer-join",
+        node,
+        team=node.dc.team,
+        after={"token_expires_at": token_row.expires_at.isoformat()},
     )
     return token
 
@@ -88,12 +92,12 @@ def revoke_join(actor: Any, token: JoinToken) -> bool:
     node = token.node
     require(actor, node.dc.team)
     lock_node(node.pk)
-    gone, _ = JoinToken.objects.unused().filter(pk=token.pk).delete()
-    if gone:
+    deleted, _ = JoinToken.objects.unused().filter(pk=token.pk).delete()
+    if deleted:
         expires = {"token_expires_at": token.expires_at.isoformat()}
         none = {"token_expires_at": None}
         record(actor, "revoke-join", node, team=node.dc.team, before=expires, after=none)
-    return bool(gone)
+    return bool(deleted)
 
 
 @transaction.atomic
@@ -113,28 +117,30 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
         The broker does not answer; nothing has changed.
     """
     try:
-        asked = parse(JoinRequest, data)
+        join_request = parse(JoinRequest, data)
     except InputError as error:
         raise JoinRefused(
             status=422, field=error.field or "body", reason=error.allowed, value=_shown(error.value)
         ) from None
-    token = _good_token(asked.token)
-    if series(asked.version) != series():
+    token = _good_token(join_request.token)
+    if series(join_request.version) != series():
         raise JoinRefused(
             status=409,
             field="version",
-            value=asked.version,
+            value=join_request.version,
             reason=f"the site is {__version__}",
-            remedy=remedy(site=__version__, agent=asked.version),
+            remedy=remedy(site=__version__, agent=join_request.version),
         )
     node = token.node
     before = _told(node)
-    _take_over(node, asked)
+    _take_over(node, join_request)
     after = _told(node)
     token.used_at, token.used_from = timezone.now(), _ip(address)
     token.save(update_fields=["used_at", "used_from"])
     changed = [name for name in after if after[name] != before[name]]
-    told = f"Joined from {address or 'an unknown address'}; {token.created_by or 'Meridian'} made the token."
+    message = (
+        f"Joined from {address or 'an unknown address'}; {token.created_by or 'Meridian'} made the token."
+    )
     record(
         token.created_by,
         "join",
@@ -142,9 +148,9 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
         team=node.dc.team,
         before={name: before[name] for name in changed},
         after={name: after[name] for name in changed},
-        message=told,
+        message=message,
     )
-    environment = give_credentials(token.created_by, node, message=told)
+    environment = give_credentials(token.created_by, node, message=message)
     return {"node": node.name, "version": __version__, "environment": environment}
 
 
@@ -152,49 +158,49 @@ def _good_token(text: str) -> JoinToken:
     """The open token that `text` is, locked with its node. Raises JoinRefused."""
     for node in JoinToken.objects.filter(token_sha256=_hash(text)).values_list("node", flat=True):
         lock_node(node)
-    found = (
+    row = (
         JoinToken.objects.select_for_update(of=("self",))
         .select_related("node__dc__team", "node__pool", "created_by")
         .filter(token_sha256=_hash(text))
         .first()
     )
     again, shown = "make a new one on the node's page", f"{text[:7]}…"
-    if found is None:
+    if row is None:
         reason = "is not known: it was mistyped, revoked, or replaced by newer credentials or a newer one"
         raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
-    if found.used_at:
-        when = found.used_at.strftime("%H:%M:%S UTC")
-        reason = f"was used at {when} from {found.used_from or 'an unknown address'}, and works only once"
+    if row.used_at:
+        when = row.used_at.strftime("%H:%M:%S UTC")
+        reason = f"was used at {when} from {row.used_from or 'an unknown address'}, and works only once"
         raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
-    if found.expires_at < timezone.now():
-        when = found.expires_at.strftime("%Y-%m-%d %H:%M UTC")
+    if row.expires_at < timezone.now():
+        when = row.expires_at.strftime("%Y-%m-%d %H:%M UTC")
         raise JoinRefused(status=403, field="token", value=shown, reason=f"expired at {when}", remedy=again)
-    if not JoinToken.objects.open().filter(pk=found.pk).exists():
-        reason = f"is void: {found.created_by}, who made it, may not let a machine join as this node any more"
+    if not JoinToken.objects.open().filter(pk=row.pk).exists():
+        reason = f"is void: {row.created_by}, who made it, may not let a machine join as this node any more"
         raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
-    return found
+    return row
 
 
-def _take_over(node: Node, asked: JoinRequest) -> None:
+def _take_over(node: Node, join_request: JoinRequest) -> None:
     """What the machine says of itself becomes what the node is."""
-    hardware = checked_hardware(asked.hardware)
-    node.device = asked.device or node.device
+    hardware = checked_hardware(join_request.hardware)
+    node.device = join_request.device or node.device
     if hardware and node.device != "cuda":
         hardware["error"] = ""  # it looked for CUDA devices before it knew that none were meant
     cuda = len(hardware.get("gpus", ())) if node.device == "cuda" else 0
-    node.gpus = asked.gpus or cuda or node.gpus
-    node.host = asked.host
+    node.gpus = join_request.gpus or cuda or node.gpus
+    node.host = join_request.host
     try:
-        if asked.ports:
-            node.port_from, node.port_to = map(int, asked.ports.split("-"))
+        if join_request.ports:
+            node.port_from, node.port_to = map(int, join_request.ports.split("-"))
         elif node.needs_other_ports():
             node.port_from, node.port_to = free_ports(node.host, node.gpus, but=node.pk)
-        node.version, node.seen_hardware = asked.version, hardware
+        node.version, node.seen_hardware = join_request.version, hardware
         node.full_clean()
     except ValidationError as error:
         field, reasons = next(iter(error.message_dict.items()))
         name = {"port_from": "ports", "port_to": "ports"}.get(field, field)
-        shown = asked.ports if name == "ports" else getattr(asked, name, "")
+        shown = join_request.ports if name == "ports" else getattr(join_request, name, "")
         raise JoinRefused(status=409, field=name, value=_shown(shown), reason=" ".join(reasons)) from None
     node.save()
 

@@ -64,9 +64,9 @@ def use_measurement(actor: Any, measurement: LinkMeasurement) -> WanLink:
         .get(pk=measurement.link_id)
     )
     require(actor, link.a.team)
-    found = {name: getattr(measurement, name) for name in MEASURED if getattr(measurement, name) is not None}
-    before = {name: getattr(link, name) for name in found}
-    for name, value in found.items():
+    values = {name: getattr(measurement, name) for name in MEASURED if getattr(measurement, name) is not None}
+    before = {name: getattr(link, name) for name in values}
+    for name, value in values.items():
         setattr(link, name, value)
         setattr(link, MEASURED[name], measurement)
     link.full_clean()
@@ -77,7 +77,7 @@ def use_measurement(actor: Any, measurement: LinkMeasurement) -> WanLink:
         link,
         team=link.a.team,
         before=before,
-        after=found,
+        after=values,
         message=f"{measurement.get_source_display()} of {measurement.at:%Y-%m-%d %H:%M:%S} UTC",
     )
     return link

@@ -123,11 +123,11 @@ def record_heartbeat(name: str, seen: Any, beat: Heartbeat) -> None:
     Node.objects.filter(newer, name=name).exclude(acl_sha256="").update(**values)
 
 
-def checked_hardware(found: Any) -> dict[str, Any]:
+def checked_hardware(report: Any) -> dict[str, Any]:
     """What an agent says of its machine (workers/hardware.py), as far as it has the shape; {} where not."""
-    if not isinstance(found, dict) or len(json.dumps(found)) > LARGEST_HARDWARE:
+    if not isinstance(report, dict) or len(json.dumps(report)) > LARGEST_HARDWARE:
         return {}
-    listed = found.get("gpus")
+    listed = report.get("gpus")
     devices = listed if isinstance(listed, list) else []
     return {
         "gpus": [
@@ -135,25 +135,25 @@ def checked_hardware(found: Any) -> dict[str, Any]:
             for gpu in devices[:1024]
             if isinstance(gpu, dict)
         ],
-        **_files(found.get("files")),
-        "cores": _whole(found.get("cores")),
-        "memory_bytes": _whole(found.get("memory_bytes")),
-        **{name: str(found.get(name) or "")[:120] for name in ("python", "platform", "torch", "error")},
+        **_files(report.get("files")),
+        "cores": _whole(report.get("cores")),
+        "memory_bytes": _whole(report.get("memory_bytes")),
+        **{name: str(report.get(name) or "")[:120] for name in ("python", "platform", "torch", "error")},
     }
 
 
-def _files(found: Any) -> dict[str, Any]:
+def _files(report: Any) -> dict[str, Any]:
     """`files`: the folders and the schemes of URLs that the agent opens to runs; {} where it tells none."""
-    if not isinstance(found, dict):
+    if not isinstance(report, dict):
         return {}
-    roots, schemes = found.get("roots"), found.get("schemes")
+    roots, schemes = report.get("roots"), report.get("schemes")
     if not isinstance(roots, list) or not isinstance(schemes, list):
         return {}
     return {"files": {"roots": _texts(roots), "schemes": _texts(schemes)}}
 
 
-def _texts(found: list[Any]) -> list[str]:
-    return [str(text)[:500] for text in found[:50]]
+def _texts(values: list[Any]) -> list[str]:
+    return [str(text)[:500] for text in values[:50]]
 
 
 def _whole(value: Any) -> int | None:

@@ -89,8 +89,8 @@ def record_probe(name: str, event: Probe) -> int:
     Only what was asked of that node, and not answered yet, is taken. The round trip between data centres goes
     into the history of their link, as one way's half. No audit row: nobody decided anything.
     """
-    asked = NodeProbe.objects.select_for_update(of=("self",)).select_related("source__dc", "target__dc")
-    waiting = {row.target.name: row for row in asked.filter(probe=event.probe, source__name=name, ok=None)}
+    rows = NodeProbe.objects.select_for_update(of=("self",)).select_related("source__dc", "target__dc")
+    waiting = {row.target.name: row for row in rows.filter(probe=event.probe, source__name=name, ok=None)}
     answered = []
     for result in event.results:
         row = waiting.pop(result.node, None)

@@ -59,10 +59,10 @@ def measure_link(actor: Any, link: WanLink, *, send: Send | None = None) -> Link
 def _pair(link: WanLink) -> tuple[Node, Node]:
     ends = []
     for dc in (link.a, link.b):
-        found = sorted(Node.objects.online().exclude(acl_sha256="").filter(dc=dc), key=_busyness)
-        if not found:
+        nodes = sorted(Node.objects.online().exclude(acl_sha256="").filter(dc=dc), key=_busyness)
+        if not nodes:
             raise InputError("link", str(link), f"no agent of {dc} is online: both ends have to measure")
-        ends.append(found)
+        ends.append(nodes)
     for source in ends[0]:
         for target in ends[1]:
             if _is_emulated(source, target) or source.host != target.host:
@@ -112,8 +112,8 @@ def record_rates(name: str, event: Rates) -> bool:
     Each rate becomes a row of the link's history, the best one with the latency (half the round trip). No
     audit row: nobody decided anything.
     """
-    asked = LinkTrial.objects.select_for_update(of=("self",)).select_related("link__a__team")
-    trial = asked.filter(trial=event.trial, source__name=name, at=None).first()
+    rows = LinkTrial.objects.select_for_update(of=("self",)).select_related("link__a__team")
+    trial = rows.filter(trial=event.trial, source__name=name, at=None).first()
     if trial is None:
         return False
     rates = _rates(event.rates)
@@ -124,8 +124,8 @@ def record_rates(name: str, event: Rates) -> bool:
         trial.rates, trial.rtt_ms = rates, event.rtt_ms
         _into_history(trial)
     trial.save()
-    kept = trial.link.trials.values_list("pk", flat=True)[:KEPT]
-    trial.link.trials.exclude(pk__in=list(kept)).delete()
+    newest = trial.link.trials.values_list("pk", flat=True)[:KEPT]
+    trial.link.trials.exclude(pk__in=list(newest)).delete()
     return True
 
 
@@ -142,8 +142,8 @@ def _into_history(trial: LinkTrial) -> None:
         )
 
 
-def _rates(found: Iterable[LinkRate]) -> list[dict[str, Any]]:
+def _rates(readings: Iterable[LinkRate]) -> list[dict[str, Any]]:
     """The rates in an event; none where one cannot be true."""
-    rates = [rate.model_dump() for rate in found]
+    rates = [rate.model_dump() for rate in readings]
     sound = all(rate["gbps"] >= LEAST_GBPS and rate["connections"] in COUNTS for rate in rates)
     return rates if sound else []

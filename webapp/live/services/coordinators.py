@@ -62,15 +62,15 @@ def record_coordinator(
         "said_at": event.t,
         "heard_at": at,
     }
-    known = PrefillCoordinator.objects.select_for_update().filter(run=run, dc=dc).first()
-    if known is None:
+    row = PrefillCoordinator.objects.select_for_update().filter(run=run, dc=dc).first()
+    if row is None:
         return PrefillCoordinator.objects.create(run=run, dc_id=dc, **values)
-    if known.said_at > event.t:
+    if row.said_at > event.t:
         return None
     for name, value in values.items():
-        setattr(known, name, value)
-    known.save(update_fields=list(values))
-    return known
+        setattr(row, name, value)
+    row.save(update_fields=list(values))
+    return row
 
 
 def record_prefill(run: Run, node: str, at: datetime, event: events.Prefill) -> PrefillSecond | None:
@@ -84,8 +84,8 @@ def record_prefill(run: Run, node: str, at: datetime, event: events.Prefill) -> 
     PrefillCoordinator.objects.filter(run=run, dc=dc, heard_at__lt=at).update(heard_at=at)
     if PrefillMinute.objects.filter(run=run, dc=dc, minute=_minute(row.t)).exists():
         return None
-    made = PrefillSecond.objects.bulk_create([row], ignore_conflicts=True)
-    return made[0]
+    created = PrefillSecond.objects.bulk_create([row], ignore_conflicts=True)
+    return created[0]
 
 
 @transaction.atomic
@@ -103,9 +103,9 @@ def add_up_prefill(keep_s: int) -> int:
     PrefillMinute.objects.bulk_create(
         [_added_up(*key, rows) for key, rows in minutes.items()], ignore_conflicts=True
     )
-    gone = [row.pk for rows in minutes.values() for row in rows]
-    PrefillSecond.objects.filter(pk__in=gone).delete()
-    return len(gone)
+    pks = [row.pk for rows in minutes.values() for row in rows]
+    PrefillSecond.objects.filter(pk__in=pks).delete()
+    return len(pks)
 
 
 def _added_up(run: int, dc: int, minute: int, rows: Iterable[PrefillSecond]) -> PrefillMinute:

@@ -20,20 +20,20 @@ def record_gpus(node: str, at: datetime, event: Gpus) -> int:
     node : who says so; it speaks for the GPUs that it has.
     at : when the broker heard of it.
     """
-    known = Node.objects.filter(name=node).values("pk", "gpus").first()
-    if known is None:
+    node_row = Node.objects.filter(name=node).values("pk", "gpus").first()
+    if node_row is None:
         return 0
     rows = {
         figures.gpu: GpuReading(
-            node_id=known["pk"],
+            node_id=node_row["pk"],
             gpu=figures.gpu,
             at=at,
             **{name: getattr(figures, name) for name in FIGURES},
         )
         for figures in event.gpus
-        if figures.gpu < known["gpus"]
+        if figures.gpu < node_row["gpus"]
     }
-    GpuReading.objects.filter(node=known["pk"]).exclude(gpu__in=rows).delete()
+    GpuReading.objects.filter(node=node_row["pk"]).exclude(gpu__in=rows).delete()
     GpuReading.objects.bulk_create(
         rows.values(),
         update_conflicts=True,

@@ -80,21 +80,24 @@ def take_in(events: list[tuple[str, str, Event]], changed: set[int]) -> list[tup
     record_refusals(intake.refused)
     if intake.late:
         log.warning("events of other generations left out", count=intake.late)
-    told = intake.touched | (changed & set(intake.runs))
-    return [(pk, _message(intake, intake.runs[pk])) for pk in sorted(told)]
+    run_pks = intake.touched | (changed & set(intake.runs))
+    return [(pk, _message(intake, intake.runs[pk])) for pk in sorted(run_pks)]
 
 
 def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: set[int]) -> None:
-    wanted = set(changed)
+    run_pks = set(changed)
     for _, _, event in events:
         run = _run_id(event)
         if run is not None:
-            wanted.add(run)
-    if not wanted:
+            run_pks.add(run)
+    if not run_pks:
         return
     # Locked in one order, so that services that change a run meanwhile wait instead of meeting halfway.
     runs = (
-        Run.objects.select_for_update(of=("self",)).select_related("job").filter(pk__in=wanted).order_by("pk")
+        Run.objects.select_for_update(of=("self",))
+        .select_related("job")
+        .filter(pk__in=run_pks)
+        .order_by("pk")
     )
     intake.runs = {run.pk: run for run in runs.defer("predicted", "result", "job__plan_copy")}
     intake.nodes = {pk: {} for pk in intake.runs}
@@ -125,18 +128,18 @@ def _run_of(intake: Intake, node: str, event: OfRun) -> Run | None:
 
 def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
     """Spans of all ranks at once: what is known already is looked up in one query."""
-    found: dict[tuple[int, int, int], Spans] = {}
+    spans: dict[tuple[int, int, int], Spans] = {}
     for node, _, event in events:
         if not isinstance(event, Spans):
             continue
         run = _run_of(intake, node, event)
         if run is not None:
-            found.setdefault((run.pk, event.iteration, event.rank), event)
-    known = SpanBatch.objects.filter(
-        run__in={key[0] for key in found}, iteration__in={key[1] for key in found}
+            spans.setdefault((run.pk, event.iteration, event.rank), event)
+    stored = SpanBatch.objects.filter(
+        run__in={key[0] for key in spans}, iteration__in={key[1] for key in spans}
     ).values_list("run_id", "iteration", "rank")
-    for key in sorted(found.keys() - set(known)):  # the first to come gives the run its epoch
-        _take_batch(intake, intake.runs[key[0]], found[key])
+    for key in sorted(spans.keys() - set(stored)):  # the first to come gives the run its epoch
+        _take_batch(intake, intake.runs[key[0]], spans[key])
 
 
 def _take_batch(intake: Intake, run: Run, event: Spans) -> None:
@@ -217,8 +220,8 @@ def _close(stat: IterationStat, shape: Shape, ranks: Collection[int]) -> None:
 def _stat(intake: Intake, run: Run, iteration: int) -> IterationStat:
     key = (run.pk, iteration)
     if key not in intake.stats:
-        known = IterationStat.objects.filter(run=run, iteration=iteration).first()
-        intake.stats[key] = known or IterationStat(run=run, iteration=iteration)
+        stat = IterationStat.objects.filter(run=run, iteration=iteration).first()
+        intake.stats[key] = stat or IterationStat(run=run, iteration=iteration)
     return intake.stats[key]
 
 
@@ -366,10 +369,10 @@ def _told_of() -> Any:
 
 def _message(intake: Intake, before: Run) -> dict[str, Any]:
     """What the browsers of a run are to hear of this batch; numbered in its transaction."""
-    told = before.marks_told
+    old_marks = before.marks_told
     Run.objects.filter(pk=before.pk).update(live_seq=F("live_seq") + 1, marks_told=F("mark_seq"))
     run: Any = _told_of().get(pk=before.pk)
-    marks = RunEvent.objects.filter(run=run, seq__gt=told).order_by("seq")
+    marks = RunEvent.objects.filter(run=run, seq__gt=old_marks).order_by("seq")
     stats = [stat for (pk, _), stat in sorted(intake.stats.items()) if pk == run.pk]
     message = {
         "type": payload.MessageType.EVENTS,

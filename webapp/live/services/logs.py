@@ -40,14 +40,14 @@ def thinned(lines: Sequence[LogLine], most: int = MOST_IN_A_BATCH) -> list[LogLi
     if len(lines) <= most:
         return list(lines)
     head, tail = most // 2, most - most // 2 - 1
-    gone = lines[head : len(lines) - tail]
+    left_out = lines[head : len(lines) - tail]
     note = LogLine(
-        run=gone[0].run,
-        rank=gone[0].rank,
-        seq=gone[0].seq,
-        at=gone[0].at,
-        text=f"{len(gone):,} lines left out: {len(lines):,} arrived at once",
-        dropped=len(gone),
+        run=left_out[0].run,
+        rank=left_out[0].rank,
+        seq=left_out[0].seq,
+        at=left_out[0].at,
+        text=f"{len(left_out):,} lines left out: {len(lines):,} arrived at once",
+        dropped=len(left_out),
     )
     return [*lines[:head], note, *lines[len(lines) - tail :]]
 
@@ -55,7 +55,7 @@ def thinned(lines: Sequence[LogLine], most: int = MOST_IN_A_BATCH) -> list[LogLi
 @transaction.atomic
 def store(lines: Mapping[tuple[int, int], Sequence[LogLine]]) -> None:
     """Write the new lines of each (run, rank); those that are known change nothing."""
-    rows = [line for found in lines.values() for line in thinned(_in_order(found))]
+    rows = [line for rank_lines in lines.values() for line in thinned(_in_order(rank_lines))]
     LogLine.objects.bulk_create(rows, ignore_conflicts=True, batch_size=2_000)
 
 
@@ -70,8 +70,8 @@ def record_loss(node_name: str, lost: int) -> None:
 
     `lost` counts from the agent's start, so a smaller number than before is that of a new agent.
     """
-    known = AgentLoss.objects.filter(node__name=node_name).first()
-    before = known.lost if known else 0
+    row = AgentLoss.objects.filter(node__name=node_name).first()
+    before = row.lost if row else 0
     if lost == before:
         return
     node = Node.objects.filter(name=node_name).first()
@@ -89,12 +89,12 @@ def record_loss(node_name: str, lost: int) -> None:
 def forget_old_lines(keep: int | None = None) -> int:
     """Delete all but the last `keep` lines of each rank (setting KEEP_LOG_LINES); returns how many."""
     keep = settings.KEEP_LOG_LINES if keep is None else keep
-    gone = 0
+    deleted = 0
     for run, rank in _long_logs(keep):
         own = LogLine.objects.filter(run=run, rank=rank)
         oldest = own.order_by("-seq").values_list("seq", flat=True)[keep - 1]
-        gone += own.filter(seq__lt=oldest).delete()[0]
-    return gone
+        deleted += own.filter(seq__lt=oldest).delete()[0]
+    return deleted
 
 
 def _long_logs(keep: int) -> list[tuple[int, int]]:

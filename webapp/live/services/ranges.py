@@ -38,21 +38,21 @@ def keep_range(actor: Any, run: Run, first: int, last: int) -> KeptRange:
     run = Run.objects.select_for_update(of=("self",)).select_related("job__team").get(pk=run.pk)
     require(actor, run.team)
     spans = SpanBatch.objects.filter(run=run, iteration__range=(first, last))
-    found = spans.aggregate(first=Min("iteration"), last=Max("iteration"), bytes=Sum(STORED))
-    if found["first"] is None:
+    extent = spans.aggregate(first=Min("iteration"), last=Max("iteration"), bytes=Sum(STORED))
+    if extent["first"] is None:
         raise NotKept("No span of these iterations is left.")
     ranges = KeptRange.objects.filter(run=run)
-    known = ranges.filter(first__lte=found["first"], last__gte=found["last"]).first()
-    if known is not None:
-        return known
-    _refuse_beyond_bounds(ranges.aggregate(count=Count("pk"), bytes=Sum("bytes")), found["bytes"])
-    kept = KeptRange.objects.create(run=run, created_by=actor, **found)
-    record(actor, "keep", kept, team=run.team, after=found)
-    return kept
+    existing = ranges.filter(first__lte=extent["first"], last__gte=extent["last"]).first()
+    if existing is not None:
+        return existing
+    _refuse_beyond_bounds(ranges.aggregate(count=Count("pk"), bytes=Sum("bytes")), extent["bytes"])
+    kept_range = KeptRange.objects.create(run=run, created_by=actor, **extent)
+    record(actor, "keep", kept_range, team=run.team, after=extent)
+    return kept_range
 
 
-def _refuse_beyond_bounds(held: dict[str, Any], more: int) -> None:
-    count, size = held["count"], held["bytes"] or 0
+def _refuse_beyond_bounds(totals: dict[str, Any], more: int) -> None:
+    count, size = totals["count"], totals["bytes"] or 0
     if count < MOST_RANGES and size + more <= MOST_BYTES:
         return
     raise NotKept(
@@ -62,7 +62,7 @@ def _refuse_beyond_bounds(held: dict[str, Any], more: int) -> None:
 
 
 @transaction.atomic
-def delete_range(actor: Any, kept: KeptRange) -> None:
+def delete_range(actor: Any, kept_range: KeptRange) -> None:
     """Keep `kept` no longer: its spans go with the next clean-up, where they are old.
 
     Raises
@@ -70,8 +70,8 @@ def delete_range(actor: Any, kept: KeptRange) -> None:
     PermissionDenied
         `actor` is no operator of the run's team.
     """
-    team = kept.run.team
+    team = kept_range.run.team
     require(actor, team)
-    before = {"first": kept.first, "last": kept.last, "bytes": kept.bytes}
-    record(actor, "delete", kept, team=team, before=before)
-    kept.delete()
+    before = {"first": kept_range.first, "last": kept_range.last, "bytes": kept_range.bytes}
+    record(actor, "delete", kept_range, team=team, before=before)
+    kept_range.delete()

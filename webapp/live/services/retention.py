@@ -20,18 +20,18 @@ def forget_old_spans(keep: int) -> int:
     The last ones are of that rank's own reports: what the first rank says of the run's progress forgets
     nothing that others reported. Returns how many batches are gone.
     """
-    held = KeptRange.objects.filter(
+    ranges = KeptRange.objects.filter(
         run=OuterRef("run"), first__lte=OuterRef("iteration"), last__gte=OuterRef("iteration")
     )
-    gone = 0
+    deleted = 0
     for run, iteration in Run.objects.filter(iteration__gte=keep).values_list("pk", "iteration"):
-        old = SpanBatch.objects.filter(~Exists(held), run=run, iteration__lte=iteration - keep)
+        old = SpanBatch.objects.filter(~Exists(ranges), run=run, iteration__lte=iteration - keep)
         if not old.exists():
             continue
         with transaction.atomic():
             list(Run.objects.select_for_update().filter(pk=run).values_list("pk"))  # as `keep_range` does
-            gone += old.filter(pk__in=_older_of_rank(run, keep)).delete()[0]
-    return gone
+            deleted += old.filter(pk__in=_older_of_rank(run, keep)).delete()[0]
+    return deleted
 
 
 def _older_of_rank(run: int, keep: int) -> list[int]:
