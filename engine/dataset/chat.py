@@ -75,6 +75,10 @@ class ChatTemplate:
             raise ChatError("the template leaves out what the assistant says: nothing would be trained on")
         return text, spans
 
+    def prompt(self, messages: list[dict[str, Any]]) -> str:
+        """The text of a chat up to where the assistant goes on. Raises ChatError."""
+        return _unmarked(self._text(messages, prompt=True))[0]
+
     def _added(self, messages: list[dict[str, Any]], text: str) -> Spans:
         spans = []
         for number, message in enumerate(messages):
@@ -96,6 +100,25 @@ class ChatTemplate:
             return self._template.render(**self._tokens, **given)
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise ChatError(f"the chat template refuses it ({error or type(error).__name__})") from None
+
+
+def chat_template_in(settings: Mapping[str, Any]) -> str | None:
+    """The template that a tokenizer_config.json holds; of several by name the default one."""
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = by_name.get("default")
+    return template if isinstance(template, str) else None
+
+
+def special_tokens_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that a tokenizer_config.json names: {"eos_token": "</s>", …}."""
+    tokens = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if name.endswith("_token")
+    }
+    return {name: value for name, value in tokens.items() if isinstance(value, str)}
 
 
 def _check(messages: Any) -> None:

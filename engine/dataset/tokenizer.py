@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from engine.dataset.chat import ChatTemplate, chat_template_in, special_tokens_in
 from engine.documents import read_json
 from engine.errors import InputError
 
@@ -57,7 +58,7 @@ class TextTokenizer:
         self.library.no_padding()
         self._settings = settings if isinstance(settings, dict) else {}
         self.vocabulary = max(self.library.get_vocab().values()) + 1
-        eos = self._special_tokens().get("eos_token", "")
+        eos = special_tokens_in(self._settings).get("eos_token", "")
         number = self.library.token_to_id(eos)
         if number is None:
             allowed = (
@@ -95,23 +96,16 @@ class TextTokenizer:
             counts = np.append(counts, counts[-1:] if counts.size else False)
         return Ids(tokens=tokens, counts=counts)
 
-    def chat_template(self) -> Any:
+    def chat_template(self) -> ChatTemplate:
         """The chat template. Raises InputError where the tokenizer has none."""
-        from engine.dataset.chat import ChatTemplate
-
         path = self.folder / FILES[2]
-        template = self._read(FILES[2]) if path.is_file() else self._settings.get("chat_template")
-        if isinstance(template, list):  # several, by name
-            by_name = {
-                entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)
-            }
-            template = by_name.get("default")
-        if not isinstance(template, str):
+        template = self._read(FILES[2]) if path.is_file() else chat_template_in(self._settings)
+        if template is None:
             allowed = (
                 "has no chat_template: messages need one in tokenizer_config.json or chat_template.jinja"
             )
             raise InputError("tokenizer", str(self.folder), allowed)
-        return ChatTemplate(template, self._special_tokens())
+        return ChatTemplate(template, special_tokens_in(self._settings))
 
     def decoded(self, tokens: Sequence[int]) -> str:
         """Ids as text, with special tokens."""
@@ -122,13 +116,6 @@ class TextTokenizer:
         for name in FILES:
             if (self.folder / name).is_file():
                 (folder / name).write_bytes((self.folder / name).read_bytes())
-
-    def _special_tokens(self) -> dict[str, str]:
-        named = {name: value for name, value in self._settings.items() if name.endswith("_token")}
-        tokens = {
-            name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()
-        }
-        return {name: value for name, value in tokens.items() if isinstance(value, str)}
 
     def _read(self, name: str) -> str:
         try:

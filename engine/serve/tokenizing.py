@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.dataset.chat import ChatError, ChatTemplate, chat_template_in, special_tokens_in
 from engine.documents import read_json_file
 from engine.errors import InputError
 from engine.prefill.messages import Turn
@@ -101,28 +102,15 @@ class _Hub:
     def chat(self, turns: Sequence[Turn]) -> list[int]:
         if self._template is None:
             return self.encode(plain(turns))
-        text = self._rendered([turn.model_dump() for turn in turns])
+        try:
+            template = ChatTemplate(self._template, special_tokens_in(self._settings))
+            text = template.prompt([turn.model_dump() for turn in turns])
+        except (ChatError, InputError) as error:
+            raise InputError("messages", len(turns), f"{error}"[:300]) from None
         return list(self._library.encode(text, add_special_tokens=False).ids)
 
     def pieces(self) -> Pieces:
         return _HubPieces(self._library)
-
-    def _rendered(self, messages: list[dict[str, Any]]) -> str:
-        from jinja2.exceptions import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        def refuse(message: str) -> None:
-            raise InputError("messages", len(messages), str(message)[:200])
-
-        room = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        room.globals["raise_exception"] = refuse
-        tokens = {name: _token(self._settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
-        try:
-            text = room.from_string(self._template or "")
-            return text.render(messages=messages, add_generation_prompt=True, **tokens)
-        except (TemplateError, TypeError) as error:
-            allowed = f"the model's chat template refuses them ({type(error).__name__})"
-            raise InputError("messages", len(messages), allowed) from None
 
 
 class _HubPieces:
@@ -142,10 +130,10 @@ class _HubPieces:
 def _json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            found = read_json_file(file)
+            document = read_json_file(file)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _template(folder: Path, settings: dict[str, Any]) -> str | None:
@@ -153,13 +141,4 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
         return (folder / TEMPLATE).read_text(encoding="utf-8")
     except OSError:
         pass
-    found = settings.get("chat_template")
-    if isinstance(found, list):  # several, by name
-        found = next(
-            (t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None
-        )
-    return found if isinstance(found, str) else None
-
-
-def _token(value: Any) -> str:
-    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+    return chat_template_in(settings)

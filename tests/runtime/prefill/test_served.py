@@ -1,6 +1,7 @@
 """What a job may ask for, and what is said of what it may not; text to ids and back."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def test_text_comes_back_from_its_ids_with_a_tokenizer_and_without(folder: Path,
         tokenizer_of(tmp_path, vocab=255)
 
 
+# What transformers gives a template, of which those of Llama 3 and Qwen 3 make use.
+AS_LIBRARIES_ALLOW = (
+    "<s>{{ strftime_now('%Y') }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+    "{{ m | tojson }}{% endfor %}"
+)
+
+
 def test_a_chat_takes_the_form_of_its_template(folder: Path, tmp_path: Path) -> None:
     (tmp_path / TOKENIZER).write_text((folder / TOKENIZER).read_text())
     template = (
@@ -113,6 +121,9 @@ def test_a_chat_takes_the_form_of_its_template(folder: Path, tmp_path: Path) -> 
     assert bytes(tokenizer.chat([Turn(role="user", content="a")])) == b"<user>a<assistant>"
     with pytest.raises(InputError, match="no system"):
         tokenizer.chat([Turn(role="system", content="a")])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": AS_LIBRARIES_ALLOW}))
+    text = bytes(tokenizer_of(tmp_path, vocab=256).chat([Turn(role="user", content="a")]))
+    assert text == f'<s>{date.today():%Y}{{"role": "user", "content": "a"}}'.encode()
     plain = tokenizer_of(folder, vocab=256)
     assert bytes(plain.chat([Turn(role="user", content="a")])) == b"user: a\nassistant:"
 
