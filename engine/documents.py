@@ -20,7 +20,7 @@ from yaml.reader import Reader
 from yaml.resolver import Resolver
 from yaml.scanner import Scanner
 
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 
 MOST_BYTES = 32 << 20
 MOST_LINES_BYTES = 256 << 20  # of a file of which each line is a document
@@ -48,7 +48,7 @@ def load_document(source: str | Path) -> Any:
     try:
         text = _standard_input() if str(source) == "-" else read_text(Path(source), most_bytes=MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise InputError("FILE", str(source), f"cannot be read ({unreadable(error)})") from None
+        raise InputError("FILE", str(source), f"cannot be read ({reason_of(error)})") from None
     return read_document(text, str(source))
 
 
@@ -71,13 +71,6 @@ def read_text(path: Path, *, most_bytes: int = MOST_LINES_BYTES) -> str:
     """
     with path.open("rb") as file:
         return _text(file, most_bytes)
-
-
-def unreadable(error: OSError | ValueError) -> str:
-    """Why `read_text` failed, in a few words."""
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8 text"
-    return str(error.strerror if isinstance(error, OSError) else error)  # a name with NUL in it
 
 
 def _text(file: IO[bytes], most_bytes: int) -> str:

@@ -19,6 +19,13 @@ class InputError(ValueError):
         super().__init__(f"{where}: {_shown(value)}: {allowed}" if where else f"{_shown(value)}: {allowed}")
 
 
+def reason_of(error: Exception) -> str:
+    """What went wrong, in a few words, for a message that names the file or the address itself."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
     """A result, not an error: no answer exists, and `reason` says which limit stands against it.

@@ -10,7 +10,7 @@ from engine.dataset.index import PreparedIndex, read_index
 from engine.dataset.megatron import is_megatron, megatron_stream
 from engine.dataset.order import Order
 from engine.dataset.streams import SHARDS, TokenStream, stream_of
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 
 IGNORED = -100  # a target that no loss counts: the number by which torch's cross entropy leaves it out
 
@@ -141,4 +141,4 @@ def _streams(folder: Path, index: PreparedIndex, field: str) -> tuple[TokenStrea
             for number, source in enumerate(index.document.sources)
         )
     except (OSError, ValueError) as error:
-        raise InputError(field, str(folder), f"is damaged: prepare it again ({error})") from None
+        raise InputError(field, str(folder), f"is damaged: prepare it again ({reason_of(error)})") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from engine.dataset.document import Source
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 
 SUFFIXES = {
     "text": ("",),
@@ -68,7 +68,7 @@ def files_of(source: Source, at: str) -> list[File]:
     except InputError:
         raise
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise InputError(f"{at}.path", source.path[:200], f"cannot be read ({error})") from None
+        raise InputError(f"{at}.path", source.path[:200], f"cannot be read ({reason_of(error)})") from None
     if not files:
         suffixes = ", ".join(SUFFIXES[source.format])
         allowed = f"no such file, or no files of format {source.format} ({suffixes or 'any name'}) in it"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from engine.dataset.document import DatasetDocument
 from engine.documents import read_json, read_text
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 from engine.inputs import Document, Index, parse
 
 NAME = "index.json"
@@ -103,7 +103,7 @@ def read_index(folder: Path, *, field: str) -> PreparedIndex:
     try:
         value = read_json(read_text(folder / NAME))
     except (OSError, ValueError) as error:
-        allowed = f"must be a folder of `meridian data prepare`: {NAME} cannot be read ({error})"
+        allowed = f"must be a folder of `meridian data prepare`: {NAME} cannot be read ({reason_of(error)})"
         raise InputError(field, str(folder), allowed) from None
     try:
         return parse(PreparedIndex, value)

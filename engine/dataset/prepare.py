@@ -25,7 +25,7 @@ from engine.dataset.shards import RefusedRecord, ShardWork, write_shard
 from engine.dataset.streams import SHARDS
 from engine.dataset.tokenizer import TextTokenizer
 from engine.documents import read_json, read_text
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 from engine.inputs import parse
 
 _tokenizer: TextTokenizer | None = None  # of a child process
@@ -84,7 +84,7 @@ def prepare(
             write_index(index, partial)
             _finish(partial, out)
     except OSError as error:
-        raise InputError("--out", str(out), f"cannot be written ({error})") from None
+        raise InputError("--out", str(out), f"cannot be written ({reason_of(error)})") from None
     return index
 
 

@@ -9,6 +9,7 @@ from typing import IO, Any
 from engine.dataset.chat import ChatError, ChatTemplate, Spans
 from engine.dataset.document import DatasetDocument, Source
 from engine.dataset.files import Part, line_before, opened
+from engine.errors import reason_of
 
 PIECE_CHARACTERS = 1_000_000  # a text file is read in pieces that end with a line
 SKIM_BYTES = 1 << 20
@@ -62,7 +63,7 @@ def records(
     except UnicodeDecodeError as error:
         yield Bad(where=part.path, why=f"is not UTF-8 text ({error.reason} at byte {error.start})")
     except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are both; gzip ends early
-        yield Bad(where=part.path, why=f"cannot be read ({error})")
+        yield Bad(where=part.path, why=f"cannot be read ({reason_of(error)})")
 
 
 def _text(part: Part) -> Iterator[Text]:

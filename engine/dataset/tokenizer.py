@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.dataset.chat import ChatTemplate, chat_template_in, special_tokens_in
 from engine.documents import read_json
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -121,5 +121,5 @@ class TextTokenizer:
         try:
             return (self.folder / name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            allowed = f"a folder with {FILES[0]} and {FILES[1]}; {name} cannot be read ({error})"
+            allowed = f"a folder with {FILES[0]} and {FILES[1]}; {name} cannot be read ({reason_of(error)})"
             raise InputError("tokenizer", str(self.folder), allowed) from None

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.documents import read_json_file
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -39,7 +39,7 @@ def read_tensors(folder: Path, shapes: Shapes, *, field: str) -> Iterator[tuple[
             except FileNotFoundError:
                 raise InputError(field, str(folder / file), "no such file") from None
             except (SafetensorError, OSError) as error:
-                raise InputError(field, str(folder / file), f"cannot be read ({error})") from None
+                raise InputError(field, str(folder / file), f"cannot be read ({reason_of(error)})") from None
 
 
 def names_in(folder: Path, *, field: str) -> frozenset[str]:
@@ -50,7 +50,7 @@ def names_in(folder: Path, *, field: str) -> frozenset[str]:
         with safe_open(folder / _single(folder, field), framework="pt") as tensors:
             return frozenset(tensors.keys())
     except (SafetensorError, OSError) as error:
-        raise InputError(field, str(folder / SINGLE), f"cannot be read ({error})") from None
+        raise InputError(field, str(folder / SINGLE), f"cannot be read ({reason_of(error)})") from None
 
 
 def _checked(tensors: safe_open, name: str, shape: tuple[int, ...]) -> Tensor:

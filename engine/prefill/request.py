@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from engine.documents import MOST_LINES_BYTES, read_json, read_text, unreadable
-from engine.errors import Infeasible, InputError
+from engine.documents import MOST_LINES_BYTES, read_json, read_text
+from engine.errors import Infeasible, InputError, reason_of
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
 from engine.model.document import NameOrShape, shape_of
 from engine.model.memory import kv_bytes_per_token
@@ -270,7 +270,7 @@ def _read_spans(source: str) -> tuple[list[Span], float | None]:
     try:
         text = read_text(Path(source))
     except (OSError, ValueError) as error:
-        raise InputError("bubbles.timeline", source, f"cannot be read ({unreadable(error)})") from None
+        raise InputError("bubbles.timeline", source, f"cannot be read ({reason_of(error)})") from None
     try:
         whole = read_json(text, most_bytes=MOST_LINES_BYTES)
     except ValueError:

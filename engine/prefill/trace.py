@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.documents import read_json, read_text, unreadable
-from engine.errors import InputError
+from engine.documents import read_json, read_text
+from engine.errors import InputError, reason_of
 
 # Excerpts that the product ships.
 SHIPPED = {"azure-code": "azure_code_2023.csv", "mooncake-conversation": "mooncake_conversation.jsonl"}
@@ -90,7 +90,7 @@ def _lines(source: str) -> list[str]:
         try:
             text = read_text(Path(source))
         except (OSError, ValueError) as error:
-            reason = unreadable(error)
+            reason = reason_of(error)
             allowed = f"cannot be read ({reason}); a file, or shipped: {', '.join(SHIPPED)}"
             raise InputError("trace", source, allowed) from None
     return [line for line in text.splitlines() if line.strip()]

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 
 PIECE_CHARACTERS = 1_000_000  # text is encoded in pieces that end with a line
 TOKEN = np.dtype("<u4")
@@ -33,7 +33,7 @@ class Encoder:
         try:
             text = Path(path).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError("model.tokenizer", path, f"cannot be read ({error})") from None
+            raise InputError("model.tokenizer", path, f"cannot be read ({reason_of(error)})") from None
         try:
             self._tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the library raises Exception itself

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from engine.control.errors import AuthenticationError, ChecksumError, LinkLost, TransportError
 from engine.control.handshake import Greeting
+from engine.errors import reason_of
 from engine.transport.acknowledging import Acknowledging
 from engine.transport.connection import Connection
 from engine.transport.greeter import Greeter, Place
@@ -362,7 +363,7 @@ class Link:
 
     def _undialled(self, index: int, error: Exception) -> None:
         self._dialling.discard(index)
-        self.trouble = getattr(error, "strerror", None) or str(error)
+        self.trouble = reason_of(error)
         if self.lost is not None:
             return
         first = not self.complete.is_set()

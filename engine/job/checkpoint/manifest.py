@@ -9,7 +9,7 @@ import xxhash
 from pydantic import Field
 
 from engine.documents import read_json
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 from engine.inputs import Count, Document, Index, parse
 from engine.job.changed import fields_of
 from engine.job.checkpoint.place import MANIFEST, Place, open_place, split
@@ -165,7 +165,9 @@ class Checkpoint:
         try:
             data = self.place.read(self.name, entry.file)
         except OSError as error:
-            raise InputError(self._field, self.where, f"{entry.file} cannot be read ({error})") from None
+            raise InputError(
+                self._field, self.where, f"{entry.file} cannot be read ({reason_of(error)})"
+            ) from None
         if len(data) != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.xxh3:
             allowed = f"{entry.file} is corrupt: it differs from the {entry.bytes:,} bytes that were written"
             raise InputError(self._field, self.where, allowed)
@@ -177,7 +179,7 @@ class Checkpoint:
             fields = read_json(self.place.read(self.name, MANIFEST))
             checksum = fields.pop("xxh3")
         except OSError as error:
-            raise Torn(self._field, where, f"{MANIFEST} cannot be read ({error})") from None
+            raise Torn(self._field, where, f"{MANIFEST} cannot be read ({reason_of(error)})") from None
         except (ValueError, AttributeError, KeyError, TypeError):
             raise Torn(
                 self._field, where, f"{MANIFEST} is corrupt: it is not the manifest of a checkpoint"
@@ -207,7 +209,7 @@ def find(where: str, *, field: str = "persistence.resume") -> Checkpoint:
         within = (place, name) if "*" in name else (open_place(where), "*")
         latest = latest_in(*within, field=field)
     except OSError as error:
-        raise InputError(field, where, f"cannot be read ({error})") from None
+        raise InputError(field, where, f"cannot be read ({reason_of(error)})") from None
     if latest is None:
         raise InputError(field, where, "holds no complete checkpoint")
     return latest

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 from engine.job.checkpoint.manifest import Checkpoint, LayerFile, Manifest, name_of
 from engine.job.checkpoint.place import MANIFEST, Place
 from engine.job.events.base import Emit
@@ -154,7 +154,7 @@ class Saver:
         except (
             Exception
         ) as error:  # drivers of URLs raise what they like; the run is worth more than its copy
-            return files, f"rank {self._rank}: {_reason(error)}"
+            return files, f"rank {self._rank}: {reason_of(error)}"
         return files, ""
 
     def _lead(self, step: int, files: list[LayerFile], problem: str) -> None:
@@ -178,7 +178,7 @@ class Saver:
         except Exception as error:
             self.failed += 1
             self._discard(name)
-            self._announce(step, CheckpointState.FAILED, name, detail=_reason(error))
+            self._announce(step, CheckpointState.FAILED, name, detail=reason_of(error))
             return
         self._latest, self.last_step = manifest.saved_at, step
         self.saved += 1
@@ -234,7 +234,7 @@ class Saver:
                     place.remove(checkpoint.name)
                     removed.append(checkpoint.where)
         except Exception as error:
-            return tuple(removed), f"older checkpoints could not be removed: {_reason(error)}"
+            return tuple(removed), f"older checkpoints could not be removed: {reason_of(error)}"
         return tuple(removed), ""
 
     def _others(self, newest: str) -> list[Checkpoint]:
@@ -254,7 +254,7 @@ class Saver:
                 0,
                 CheckpointState.FAILED,
                 name,
-                detail=f"an incomplete checkpoint remains: {_reason(error)}",
+                detail=f"an incomplete checkpoint remains: {reason_of(error)}",
             )
 
     def _announce(self, step: int, state: CheckpointState, name: str, **more: Any) -> None:
@@ -301,7 +301,3 @@ def is_due(settings: CheckpointSettings, step: int, *, last: bool) -> bool:
 
 def _key(step: int, rank: int) -> str:
     return f"checkpoint/{step}/{rank}"
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
