@@ -21,7 +21,6 @@ Values = Any  # a number or an array of numbers: what numpy computes with
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
 OPTIMIZER_STATE_BYTES = 12
-MASTER_BYTES = 4  # of those, the weight
 # The loss is computed in fp32, and its backward pass holds three numbers a logit: log softmax, its gradient
 # and the gradient of the logit. Measured: 12.0 bytes, bf16 and fp32 alike (docs/gpu.md).
 LOGIT_COPIES = 3
@@ -34,7 +33,7 @@ class Numbers:
 
     width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and its
         optimizer state; copy_bytes : of those, the copy that is computed with, which an embedding has not;
-        optimizer_bytes : of those, the optimizer's: master weight and moments;
+        optimizer_bytes : of those, what ZeRO-1 shares: moments, and master weights where a run shares them;
         dropout : a model that has it stores masks, and softmax once more; fused_mlp : a gated MLP stores
         three numbers of its inner width, not four; workspace_bytes : what libraries keep beside tensors;
         rms_norm_bytes : what an RMS norm keeps of a number of its input; 0: the input, as other norms do;
@@ -72,6 +71,7 @@ OF_A_RUN = Numbers(
     width=WIDTH,
     parameter_bytes=4 * 4 + WIDTH,
     copy_bytes=WIDTH,
+    optimizer_bytes=2 * 4,  # the moments: fp32 weights stay whole
     dropout=False,
     fused_mlp=False,
     workspace_bytes=CUDA_WORKSPACE_BYTES + CUDA_CONTEXT_BYTES,
@@ -247,7 +247,7 @@ def stage_memory(
         once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block + (0.0 if again else repeated)))
         + stored.workspace_bytes,
         serving_bytes=serving_bytes,
-        optimizer_bytes=float(stored.optimizer_bytes * parameters - MASTER_BYTES * not_copied) / tp,
+        optimizer_bytes=float(stored.optimizer_bytes * parameters) / tp,
     )
 
 

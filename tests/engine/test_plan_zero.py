@@ -36,10 +36,10 @@ def of(data: dict[str, Any], zero: int, **job: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", ["search", "algorithm1"])
 def test_each_of_n_replicas_holds_an_nth_of_the_optimizer_and_nothing_else_changes(method: str) -> None:
-    """12 of 18 bytes a parameter; of an embedding 8 of 16, as its weight is computed with: by hand."""
+    """The moments, 8 of 18 bytes a parameter, and of 16 of an embedding: by hand, as a run shares them."""
     data = asked([16], method=method)
     blocks = 4 * (4 * 4096**2 + 3 * 4096 * 16_384 + 2 * 4096)
-    first, last = 12 * blocks + 8 * 32_000 * 4096, 12 * (blocks + 32_000 * 4096 + 4096)
+    first, last = 8 * (blocks + 32_000 * 4096), 8 * (blocks + 32_000 * 4096 + 4096)
     for whole, shared in zip(answer_of(of(data, 0)).options, answer_of(of(data, 1)).options, strict=True):
         assert (whole.zero, shared.zero) == (0, 1)
         assert (whole.pipelines, whole.policy) == (shared.pipelines, shared.policy)
@@ -73,7 +73,7 @@ def test_an_embedding_is_computed_with_its_fp32_weight() -> None:
 
 
 def test_a_plan_that_does_not_fit_alone_fits_with_enough_replicas() -> None:
-    """26 GB of optimizer states on each of 40 GB: one pipeline does not fit, and more do."""
+    """10 GB of moments on each of 20 GB: one pipeline does not fit, and more do."""
     data = asked([16], method="algorithm1", max_dp_cells=8)
     for dc in data["datacenters"]:
         dc["gpu_type"] = {"peak_tflops": 312, "memory_gb": 20, "hbm_gb_s": 2039}
