@@ -114,6 +114,11 @@ def _check_layers(job: JobFields) -> None:
 def _check_tp(job: JobFields) -> None:
     if job.cell.tp == 1:
         return
+    if job.cell.zero:
+        allowed = (
+            f"must be 0 with tp = {job.cell.tp}: the optimizer's state of weights that are cut is not shared"
+        )
+        raise InputError("cell.zero", job.cell.zero, allowed)
     for name, reason in _NOT_WITH_TP.items():
         value = attrgetter(name)(job)
         if value is not None:

@@ -2,10 +2,12 @@
 model, with what the executor keeps.
 
 The executor keeps four fp32 (or fp64) numbers a parameter: weight, gradient and the two moments of AdamW; in
-bf16 also the weight as it is computed with. It has no dropout, and computes a stage's blocks again in one go.
+bf16 also the weight as it is computed with. With ZeRO-1 the replicas of a stage in one data centre share the
+moments. It has no dropout, and computes a stage's blocks again in one go.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,7 @@ from engine.schedule.traversal import Traversal, straight
 from engine.simulate import time_schedule
 
 NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
+MOMENTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,15 @@ def _of_chunks(job: TrainJob, traversal: Traversal) -> list[list[Counted]]:
 
 def _of_stages(job: TrainJob, traversal: Traversal) -> tuple[Counted, ...]:
     stages = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
-    return tuple(_of_layers(job, {number for chunk in chunks for number in chunk}) for chunks in stages)
+    whole = (_of_layers(job, {number for chunk in chunks for number in chunk}) for chunks in stages)
+    if not job.cell.zero:
+        return tuple(whole)
+    return tuple(one.sharded_over(_sharing(job, stage)) for stage, one in enumerate(whole))
+
+
+def _sharing(job: TrainJob, stage: int) -> int:
+    """The replicas that share a stage's optimizer state, in the data centre that has the fewest."""
+    return min(Counter(dc for _, dc in job.ring_of(stage)).values())
 
 
 def _of_layers(job: TrainJob, numbers: set[int]) -> Counted:
@@ -83,7 +94,8 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
     """How many layers a GPU with this many bytes holds if the run continues with fewer stages; 0 to all.
 
     It may be first and last stage at once, and hold as many microbatches as the fullest stage does now: a
-    smaller layout never holds more (engine.job.recovery.smaller). Raises as `stage_memory` does.
+    smaller layout never holds more (engine.job.recovery.smaller). With ZeRO-1 no replica may be left to share
+    with. Raises as `stage_memory` does.
     """
     in_flight = max(stage.in_flight for stage in stage_memory(job))
 
@@ -111,6 +123,7 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
             width=width,
             parameter_bytes=NUMBERS_PER_PARAMETER * parameter_bytes + copied,
             copy_bytes=copied,
+            optimizer_bytes=MOMENTS * parameter_bytes,
             dropout=False,
             fused_mlp=False,
             workspace_bytes=CUDA_WORKSPACE_BYTES if on_cuda else 0,

@@ -13,6 +13,7 @@ from engine.job.sections.strategy import SwapStrategy
 _OF_PIPELINES = {
     "stages": "must be left out or 1: a worker holds the whole model",
     "tp": "must be left out or 1: a worker computes alone",
+    "zero": "must be left out or 0: a worker keeps all of the optimizer's state",
     "dc_of_stage": "must be left out: devices places the workers",
     "cells": "must be left out: workers do not share links",
     "activation_bytes": "must be left out: no activation crosses a link",

@@ -1,6 +1,7 @@
 """Builds the parts of a rank that trains in a pipeline: first what it stands on, then what it trains."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.optim import Optimizer
@@ -19,6 +20,7 @@ from engine.train.mesh import Mesh
 from engine.train.recorder import Recorder
 from engine.train.start import Die, Start
 from engine.train.validation import Validation
+from engine.train.zero import ShardedAdamW, ShardNorm, ShardSums, Sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,18 +103,21 @@ def trained_on(ground: Ground) -> Trained:
     stage.to(ground.device.name)
     if job.cell.tp == 1:  # torch's DTensors cast for each microbatch
         stage.keep_cast()
+    sharing = _sharing(ground.mesh, stage)
+    scatters = sharing is not None and sharing.group is ground.mesh.replicas and not stage.tied
     gradients = Gradients(
         list(stage.chunks),
-        group=ground.mesh.replicas,
+        group=ShardSums(sharing) if sharing and scatters else ground.mesh.replicas,
         replica=me.pipeline,
         replicas=job.cell.pipelines,
         eager=job.device.kind != "emulated",
-        tp=tp,
+        tp=ShardNorm(sharing) if sharing and scatters else tp,
         tied=stage.tied,
         ends=ground.mesh.ends,
         when_added=stage.when_added,
     )
-    optimizer = torch.optim.AdamW(
+    adamw = partial(ShardedAdamW, sharing=sharing) if sharing else torch.optim.AdamW
+    optimizer = adamw(
         tp.groups(list(stage.parameters())),
         lr=job.optimizer.lr,
         weight_decay=job.optimizer.weight_decay,
@@ -150,6 +155,16 @@ def validation_of(start: Start, ground: Ground, stage: Stage) -> Validation | No
         emit=ground.events.put,
         tp=ground.tp,
     )
+
+
+def _sharing(mesh: Mesh, stage: Stage) -> Sharing | None:
+    """How the replicas of a stage in this data centre share the optimizer's state; None where they do not."""
+    if mesh.near_replicas is None:
+        return None
+    # As Gradients has them.
+    parameters = [parameter for chunk in stage.chunks for parameter in chunk.parameters()][::-1]
+    member = mesh.near.index(mesh.me.rank)
+    return Sharing(mesh.near_replicas, member, len(mesh.near), parameters)
 
 
 def _tp(me: RankAssignment, job: TrainJob, mesh: Mesh, device: Device) -> OneRank:

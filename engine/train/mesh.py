@@ -67,6 +67,9 @@ class Mesh:
         self.endpoint = self._connected_endpoint()
         self._rings: list[Ring] = []
         self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}")
+        # Of those, the ones in this data centre, which may share the optimizer's state.
+        self.near = tuple(replica.rank for replica in ring if replica.dc == me.dc)
+        self.near_replicas = self._near(ring)
         # Where the ends of the model share a matrix, and this rank has one of them: sums over the two.
         self.ends = self._sums(self._ends(), f"ends/{me.pipeline}")
 
@@ -182,6 +185,15 @@ class Mesh:
             group = Ring(self.endpoint, ranks)
             self._rings.append(group)
         return StagedSums(group, self._device) if self._device.apart else group
+
+    def _near(self, ring: list[RankAssignment]) -> Any:
+        """What joins the replicas of a data centre that share the optimizer's state; None without ZeRO-1."""
+        if not self.job.cell.zero:
+            return None
+        if len(self.near) == len(ring):
+            return self.replicas
+        near = [replica for replica in ring if replica.dc == self.me.dc]
+        return self._sums(near, f"near/{self.me.stage}/{self.me.dc}")
 
     def _ring_neighbours(self) -> list[RankAssignment]:
         """Replicas that this rank sums with over the transport; none where all are in one DC."""

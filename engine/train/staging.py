@@ -57,7 +57,7 @@ class _Summing:
 class StagedSums:
     """A group that sums tensors of a device in host memory: fetched, summed, put back, one after the other.
 
-    group : sums flat tensors of the host in place (gloo, engine.train.ring).
+    group : sums flat tensors of the host in place (gloo, engine.train.ring); gloo also to or from one rank.
     """
 
     def __init__(self, group: Any, device: Device) -> None:
@@ -66,13 +66,24 @@ class StagedSums:
 
     def allreduce(self, tensors: list[Tensor]) -> _Summing:
         """Begin to sum a flat tensor in place, as it is once the ops so far are done."""
-        (tensor,) = tensors
-        return _Summing(self._thread.submit(self._sum, tensor, self._device.now()))
+        return self._begin(tensors, self._group.allreduce)
 
-    def _sum(self, tensor: Tensor, ready: Moment) -> None:
+    def reduce(self, tensors: list[Tensor], options: Any) -> _Summing:
+        """Begin to sum a flat tensor in place, for the rank that torch's ReduceOptions name."""
+        return self._begin(tensors, lambda host: self._group.reduce(host, options))
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> _Summing:
+        """Begin to copy a flat tensor of the rank that torch's BroadcastOptions name to all others."""
+        return self._begin(tensors, lambda host: self._group.broadcast(host, options))
+
+    def _begin(self, tensors: list[Tensor], operate: Callable[[list[Tensor]], Any]) -> _Summing:
+        (tensor,) = tensors
+        return _Summing(self._thread.submit(self._through_host, tensor, self._device.now(), operate))
+
+    def _through_host(self, tensor: Tensor, ready: Moment, operate: Callable[[list[Tensor]], Any]) -> None:
         self._device.reach(ready)
         host = self._device.copy_out(tensor)
-        self._group.allreduce([host]).wait()
+        operate([host]).wait()
         self._device.copy_in(host, tensor)
 
 

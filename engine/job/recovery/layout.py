@@ -52,9 +52,16 @@ def _cut(spec: LaunchSpec) -> dict[str, Any]:
     }
 
 
-def roles(spec: LaunchSpec) -> dict[int, tuple[int, int]]:
+def roles(spec: LaunchSpec) -> dict[int, tuple[int, ...]]:
     """By rank, its part of the model: its stage, and the number of stages.
 
-    Its saved state is of that part only.
+    Its saved state is of that part only. With ZeRO-1 also which of how many replicas that share it.
     """
-    return {a.rank: (a.stage, spec.job.cell.stages) for a in spec.ranks}
+    return {a.rank: (a.stage, spec.job.cell.stages, *_shard(spec, a)) for a in spec.ranks}
+
+
+def _shard(spec: LaunchSpec, a: RankAssignment) -> tuple[int, ...]:
+    if not spec.job.cell.zero:
+        return ()
+    near = sorted(b.pipeline for b in spec.ranks if (b.stage, b.dc) == (a.stage, a.dc))
+    return near.index(a.pipeline), len(near)

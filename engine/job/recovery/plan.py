@@ -36,7 +36,8 @@ def restart_point(spec: LaunchSpec, held: Held, saved: Saved | None) -> RestartP
     """The newest step that every stage can have: its own memory, a replica's, a checkpoint, the start.
 
     As no rank is ever two steps ahead of another and two steps are kept, the newest step that all hold is
-    within one of the furthest, unless a machine is lost with its memory.
+    within one of the furthest, unless a machine is lost with its memory. With ZeRO-1 no replica has the state
+    of another.
     """
     steps = sorted({step for steps in held.values() for step in steps}, reverse=True)
     for step in steps:
@@ -53,7 +54,8 @@ def _peers(spec: LaunchSpec, held: Held, step: int) -> dict[int, int] | None:
     holders = [a for a in spec.ranks if step in held.get(a.rank, ())]
     peers: dict[int, int] = {}
     for lacking in (a for a in spec.ranks if step not in held.get(a.rank, ())):
-        near = [a for a in holders if a.stage == lacking.stage and _joined(spec, a, lacking)]
+        same = () if spec.job.cell.zero else (a for a in holders if a.stage == lacking.stage)
+        near = [a for a in same if _joined(spec, a, lacking)]
         if not near:
             return None
         # Those nearby first, then in turn, so that one does not send to all.

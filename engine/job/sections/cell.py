@@ -16,6 +16,7 @@ class CellSection(Document):
     pipelines : of all cells; with strategy swap the workers.
     layers_per_stage : blocks of each stage; None: as even as possible.
     tp : ranks that compute a stage together (tensor parallelism).
+    zero : 1: the replicas of a stage in one data centre share the optimizer's state (ZeRO-1); 0: each has it.
     cells : equal groups of pipelines; each follows the same schedule.
     microbatches : of one pipeline in one pass.  micro_batch : sequences in each.
     accumulation : passes through the schedule in one step.
@@ -30,6 +31,7 @@ class CellSection(Document):
     layers_per_stage: Annotated[list[Count], Field(min_length=1)] | None = None
     pipelines: RankCount = 1
     tp: RankCount = 1
+    zero: Literal[0, 1] = 0
     cells: RankCount = 1
     microbatches: Annotated[Count, Field(le=10_000)]
     micro_batch: Annotated[Count, Field(le=100_000)] = 1

@@ -33,6 +33,7 @@ from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.train.checkpoint.layers import copy_of, load_into
 from engine.train.checkpoint.saver import Helper, Saver, Store, Terms
 from engine.train.corpus import Corpus
+from engine.train.zero import ShardedAdamW
 
 RESUMED = "checkpoint/resumed"
 log = logging.getLogger(__name__)
@@ -73,10 +74,16 @@ class Keeper:
                 load_into(layer, optimizer, checkpoint, number, tp)
         settings = self._job.persistence.checkpoint
         self._saver: Saver | Helper | None = None
-        if settings and me.pipeline == 0:
-            self._saver = (
-                self._new_saver(settings, emit, checkpoint) if tp.leads else Helper(settings, self._copies)
-            )
+        if settings and me.pipeline == 0 and tp.leads:
+            self._saver = self._new_saver(settings, emit, checkpoint)
+        elif settings and self._helps():
+            self._saver = Helper(settings, self._copies)
+
+    def _helps(self) -> bool:
+        """Whether this rank has a part of what another one writes."""
+        if isinstance(self._optimizer, ShardedAdamW):
+            return self._job.dcs_of_pipeline[0][self._me.stage] == self._me.dc
+        return self._me.pipeline == 0
 
     @property
     def first_step(self) -> int:

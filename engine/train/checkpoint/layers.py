@@ -12,24 +12,25 @@ from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint
 from engine.nn.hugging_face import Slice
 from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.train.zero import MOMENTS, ShardedAdamW
 
 WEIGHTS = "weights."
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
 
 
 def copy_of(layer: nn.Module, optimizer: Optimizer, tp: OneRank = ONE_RANK) -> dict[str, Tensor]:
     """Copies in host memory of a layer's weights and of their moments; taken between two iterations.
 
-    Whole ones where `tp` cuts the layer: all ranks of its stage take them together. A weight that is a copy
-    of the embedding is left out: it is stored once.
+    Whole ones where `tp` cuts the layer, or replicas share the moments: all those ranks take them together.
+    A weight that is a copy of the embedding is left out: it is stored once.
     """
     copies = {}
     for name, parameter in layer.named_parameters():
         if _original(layer, name) is not None:
             continue
         copies[WEIGHTS + name] = _copied(tp.whole(parameter, parameter))
+        moments = _moments(optimizer, parameter)
         for moment in MOMENTS:
-            copies[f"{moment}.{name}"] = _copied(tp.whole(optimizer.state[parameter][moment], parameter))
+            copies[f"{moment}.{name}"] = _copied(tp.whole(moments[moment], parameter))
     return copies
 
 
@@ -56,10 +57,20 @@ def load_into(
         name = original or name
         parameter.copy_(tp.part(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, at), parameter))
         state = {m: _fitting(tensors, f"{m}.{name}", parameter, checkpoint, at) for m in MOMENTS}
-        optimizer.state[parameter] = {
-            "step": torch.tensor(float(checkpoint.manifest.step), device=parameter.device),
-            **{name: tp.part(tensor, parameter).clone() for name, tensor in state.items()},
-        }
+        step = torch.tensor(float(checkpoint.manifest.step), device=parameter.device)
+        if isinstance(optimizer, ShardedAdamW):
+            optimizer.put_moments(parameter, step, state)
+            continue
+        moments = {name: tp.part(tensor, parameter).clone() for name, tensor in state.items()}
+        optimizer.state[parameter] = {"step": step, **moments}
+
+
+def _moments(optimizer: Optimizer, parameter: nn.Parameter) -> Mapping[str, Tensor]:
+    """AdamW's state of a parameter, whole; all ranks that share it call this."""
+    if isinstance(optimizer, ShardedAdamW):
+        return optimizer.whole_moments(parameter)
+    state: Mapping[str, Tensor] = optimizer.state[parameter]
+    return state
 
 
 def _original(layer: nn.Module, name: str) -> str | None:

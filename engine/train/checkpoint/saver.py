@@ -267,7 +267,7 @@ class Saver:
 
 
 class Helper:
-    """A rank's side where another one writes what both have parts of (tensor parallelism).
+    """A rank's side where another one writes what both have parts of (tensor parallelism, ZeRO-1).
 
     copies : puts layer after layer together, as the writer does at the same time.
     """

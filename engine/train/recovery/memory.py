@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from engine.nn.device import Device
-from engine.train.checkpoint.layers import MOMENTS
+from engine.train.zero import MOMENTS
 
 SLOTS = 2
 
@@ -76,6 +76,7 @@ class Memory:
     Parameters
     ----------
     parameters : of the stage, in an order that its replicas share.
+    optimizer : AdamW of them, or of this rank's shards of them; what it steps has moments.
     device : where the parameters are.
     """
 
@@ -83,9 +84,9 @@ class Memory:
         self, fd: int, parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: Device
     ) -> None:
         self._parameters, self._optimizer, self._device = list(parameters), optimizer, device
-        self._size = Header.LAYOUT.size + sum(
-            (1 + len(MOMENTS)) * p.numel() * p.element_size() for p in self._parameters
-        )
+        self._stepped = [stepped for group in optimizer.param_groups for stepped in group["params"]]
+        held = [*self._parameters, *(stepped for stepped in self._stepped for _ in MOMENTS)]
+        self._size = Header.LAYOUT.size + sum(tensor.nbytes for tensor in held)
         if os.fstat(fd).st_size != SLOTS * self._size:
             os.ftruncate(fd, SLOTS * self._size)
         self._map = mmap.mmap(fd, SLOTS * self._size)
@@ -106,9 +107,10 @@ class Memory:
         with torch.no_grad():
             for parameter in self._parameters:
                 parameter.copy_(next(places))
-                at = parameter.device
+            for stepped in self._stepped:
+                at = stepped.device
                 moments = {name: next(places).to(at, copy=True) for name in MOMENTS}
-                self._optimizer.state[parameter] = {"step": torch.tensor(float(step), device=at), **moments}
+                self._optimizer.state[stepped] = {"step": torch.tensor(float(step), device=at), **moments}
         return header
 
     def header(self, step: int) -> Header:
@@ -142,17 +144,14 @@ class Memory:
         return step % SLOTS * self._size
 
     def _tensors(self) -> Iterator[Tensor]:
-        for parameter in self._parameters:
-            yield parameter
+        yield from self._parameters
+        for stepped in self._stepped:
             for name in MOMENTS:
-                yield self._optimizer.state[parameter][name]
+                yield self._optimizer.state[stepped][name]
 
     def _places(self, step: int) -> Iterator[Tensor]:
         offset = self._start(step) + Header.LAYOUT.size
-        for parameter in self._parameters:
-            for _ in range(1 + len(MOMENTS)):
-                flat = torch.frombuffer(
-                    self._map, dtype=parameter.dtype, count=parameter.numel(), offset=offset
-                )
-                yield flat.view(parameter.shape)
-                offset += parameter.numel() * parameter.element_size()
+        for like in (*self._parameters, *(stepped for stepped in self._stepped for _ in MOMENTS)):
+            flat = torch.frombuffer(self._map, dtype=like.dtype, count=like.numel(), offset=offset)
+            yield flat.view(like.shape)
+            offset += like.nbytes
