@@ -90,9 +90,6 @@ def train_fields(
     """
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
-    if request["job"].get("zero"):
-        allowed = "a training run keeps the optimizer's state on every replica: to launch, plan with zero: 0"
-        raise InputError("zero", request["job"]["zero"], allowed)
     if len(set(option.get("recompute") or ())) > 1:
         allowed = "a training run recomputes in all stages or in none: plan with full or none to launch"
         raise InputError("recompute", "auto", allowed)
@@ -113,6 +110,7 @@ def train_fields(
         ],
         "pipelines": option["pipelines"],
         **({"cells": option["dp_cells"]} if option["dp_cells"] > 1 else {}),
+        **({"zero": 1} if job.get("zero") else {}),
         "microbatches": job["microbatches"],
         "policy": option["policy"],
         **training,
