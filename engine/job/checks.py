@@ -8,6 +8,7 @@ from engine.inputs import nearest
 from engine.job import swap_checks
 from engine.job.devices import CUDA, Devices
 from engine.job.fields import JobFields, as_list
+from engine.job.learning_rate import LearningRateSchedule
 from engine.job.model_document import CUT_FAMILIES, ConfigModel
 from engine.job.sections.limits import MOST_RANKS
 
@@ -46,14 +47,33 @@ def _check_resume(job: JobFields) -> None:
 
 
 def _check_learning_rate(job: JobFields) -> None:
-    warmup = job.optimizer.lr_schedule.warmup_steps
+    schedule = job.optimizer.lr_schedule
+    warmup = schedule.warmup_steps
     if warmup > job.optimizer.steps:
         allowed = f"at most steps = {job.optimizer.steps}: the learning rate would never be reached"
         raise InputError("optimizer.lr_schedule.warmup_steps", warmup, allowed)
-    ends = job.optimizer.lr_schedule.decay_steps
+    ends = schedule.decay_steps
     if ends is not None and ends < warmup:
         allowed = f"at least warmup_steps = {warmup}: the decay begins after the warm-up"
         raise InputError("optimizer.lr_schedule.decay_steps", ends, allowed)
+    _check_cooldown(schedule, ends or job.optimizer.steps)
+
+
+def _check_cooldown(schedule: LearningRateSchedule, ends: int) -> None:
+    """Raise InputError unless the decay of wsd fits between the warm-up and step `ends`."""
+    field, length = "optimizer.lr_schedule.cooldown_steps", schedule.cooldown_steps
+    if schedule.decay != "wsd":
+        if length is not None:
+            raise InputError(
+                field, length, f"must be left out with decay {schedule.decay}: it belongs to wsd"
+            )
+        return
+    if length is None:
+        raise InputError(field, None, "required with decay wsd: how many steps the decay takes")
+    left = ends - schedule.warmup_steps
+    if length > left:
+        allowed = f"at most {left}: the warm-up leaves that many of {ends} steps"
+        raise InputError(field, length, allowed)
 
 
 def _check_strategy(job: JobFields) -> None:

@@ -5,7 +5,6 @@ so that nothing else of the runtime asks how many ranks a stage has.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +31,9 @@ class OneRank:
         """The lead's numbers on every rank."""
         return square_sum, loss
 
-    def groups(self, parameters: Sequence[nn.Parameter]) -> list[Any]:
-        """The parameters as an optimizer takes them."""
-        return list(parameters)
+    def kinds(self, parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+        """The parameters in lists of one kind each, as a fused kernel takes them."""
+        return [list(parameters)]
 
     def local(self, tensor: Tensor) -> Tensor:
         """What this rank holds of a parameter."""

@@ -91,10 +91,8 @@ class TpGroup(OneRank):
         square_sum, loss = numbers.tolist()
         return square_sum, loss
 
-    def groups(self, parameters: Sequence[nn.Parameter]) -> list[Any]:
-        # One fused kernel takes tensors of one kind.
-        kinds = ([p for p in parameters if isinstance(p, DTensor) is cut] for cut in (False, True))
-        return [{"params": kind} for kind in kinds]
+    def kinds(self, parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+        return [[p for p in parameters if isinstance(p, DTensor) is cut] for cut in (False, True)]
 
     def local(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor

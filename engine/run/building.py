@@ -1,9 +1,7 @@
 """Builds the parts of a rank that trains in a pipeline: first what it stands on, then what it trains."""
 
 from dataclasses import dataclass
-from functools import partial
 
-import torch
 from torch.optim import Optimizer
 
 from engine.job.event_writer import EventWriter
@@ -17,10 +15,11 @@ from engine.serve.in_rank import RankPrefill, prefill_of
 from engine.train.adapt.follow import Follower, Leader
 from engine.train.gradients import Gradients
 from engine.train.mesh import Mesh
+from engine.train.optimizer import adamw
 from engine.train.recorder import Recorder
 from engine.train.start import Die, Start
 from engine.train.validation import Validation
-from engine.train.zero import ShardedAdamW, ShardNorm, ShardSums, Sharing
+from engine.train.zero import ShardNorm, ShardSums, Sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +115,7 @@ def trained_on(ground: Ground) -> Trained:
         ends=ground.mesh.ends,
         when_added=stage.when_added,
     )
-    adamw = partial(ShardedAdamW, sharing=sharing) if sharing else torch.optim.AdamW
-    optimizer = adamw(
-        tp.groups(list(stage.parameters())),
-        lr=job.optimizer.lr,
-        weight_decay=job.optimizer.weight_decay,
-        fused=True,
-    )
+    optimizer = adamw(stage.layers, job.optimizer, tp, sharing)
     return Trained(stage=stage, gradients=gradients, optimizer=optimizer)
 
 

@@ -18,7 +18,7 @@ def reference(of: TrainJob) -> tuple[list[float], list[float], torch.nn.Sequenti
     model = torch.nn.Sequential(
         *[build_layer(of.model, n, of.optimizer.seed) for n in range(of.model.layers + 2)]
     ).to(PARAMETER_DTYPES[of.device.dtype])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=of.optimizer.lr)
+    optimizer = torch.optim.AdamW(groups_of(of, model), lr=of.optimizer.lr, **adamw_of(of))
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: of.optimizer.lr_schedule.rate(1.0, step, of.optimizer.steps)
     )
@@ -42,8 +42,23 @@ def reference(of: TrainJob) -> tuple[list[float], list[float], torch.nn.Sequenti
     return losses, norms, model
 
 
+def groups_of(of: TrainJob, model: torch.nn.Module) -> list[dict]:
+    """What has weight decay and what has none, by name."""
+    matrices_alone = of.optimizer.weight_decay_on == "matrices"
+    groups: dict[bool, list] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[not matrices_alone or not ("norm" in name or name.endswith("bias"))].append(parameter)
+    rates = {True: of.optimizer.weight_decay, False: 0.0}
+    return [{"params": group, "weight_decay": rates[decays]} for decays, group in groups.items() if group]
+
+
+def adamw_of(of: TrainJob) -> dict:
+    return {"betas": of.optimizer.betas, "eps": of.optimizer.eps}
+
+
+MATRICES = {"weight_decay_on": "matrices", "weight_decay": 0.5, "betas": [0.8, 0.9], "eps": 1e-4}
 CASES = [
-    {"policy": "varuna", "clip": 0.5},
+    {"policy": "varuna", "clip": 0.5, **MATRICES},
     {"policy": "atlas"},
     {"policy": "zb-h1", "dtype": "bf16", "pipelines": 1},
 ]
@@ -77,7 +92,7 @@ def check(changes: dict, folder: Path) -> None:
     assert result["grad_norms"] == pytest.approx(norms, rel=off, abs=off)
 
 
-@pytest.mark.parametrize("changes", CASES, ids=lambda c: "-".join(map(str, c.values())))
+@pytest.mark.parametrize("changes", CASES, ids=lambda c: c["policy"])
 def test_pipelined_losses_and_norms_equal_a_plain_loop(changes: dict, tmp_path: Path) -> None:
     check(changes, tmp_path)
 

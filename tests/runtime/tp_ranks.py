@@ -76,7 +76,9 @@ class Model:
         chunks = list(self.stage.chunks)
         self.sums = Gradients(chunks, group=None, replica=0, replicas=1, tp=tp)
         self.optimizer = torch.optim.AdamW(
-            tp.groups(list(self.parameters.values())), lr=of.optimizer.lr, fused=True
+            [{"params": kind} for kind in tp.kinds(list(self.parameters.values()))],
+            lr=of.optimizer.lr,
+            fused=True,
         )
 
     def whole(self) -> dict[str, Tensor]:

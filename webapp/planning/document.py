@@ -113,6 +113,7 @@ def train_fields(
         **({"zero": 1} if job.get("zero") else {}),
         "microbatches": job["microbatches"],
         "policy": option["policy"],
+        "weight_decay_on": "matrices",
         **training,
     }
     for rule in ("recompute_rule", "contention", "memory_limit"):

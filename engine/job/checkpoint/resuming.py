@@ -61,13 +61,15 @@ def changes(job: TrainJob, checkpoint: Checkpoint) -> list[str]:
     manifest = checkpoint.manifest
     if manifest.job is None:
         return []
-    then, now = fields_of(manifest.job), fields_of(saved_sections(job))
+    saved = _optimizer(checkpoint)
+    # What an older version did not know had its default.
+    filled = {"optimizer": saved.model_dump(mode="json", exclude_none=True)} if saved else {}
+    then, now = fields_of({**manifest.job, **filled}), fields_of(saved_sections(job))
     differ = [
         f"{path}: {_as_text(then.get(path))} in the checkpoint, {_as_text(now.get(path))} now"
         for path in sorted(then.keys() | now.keys())
         if then.get(path) != now.get(path) and path != "optimizer.lr_schedule"
     ]
-    saved = _optimizer(checkpoint)
     rates = rate_change(job, saved, manifest.step) if saved else []
     return [*differ, *(f"learning rate: {change}" for change in rates)]
 

@@ -8,6 +8,8 @@ from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
 from engine.job.learning_rate import LearningRateSchedule
 from engine.job.sections.limits import Steps
 
+Beta = Annotated[Number, Field(ge=0, lt=1)]
+
 
 class SpikeSettings(Document):
     """A loss over `factor` times the median of the last `window` ends the run; a window must be full."""
@@ -20,6 +22,9 @@ class OptimizerSection(Document):
     """The steps of AdamW.
 
     steps : iterations of the run.  lr : learning rate.  clip : largest norm of all gradients; None: any.
+    betas, eps : AdamW's, by default torch's.
+    weight_decay_on : what `weight_decay` applies to: all parameters; matrices, which are all but norms and
+        biases; or these without the embedding.
     seed : of the weights at first and of the order of the text.
     spike : the rule by which a loss ends the run; false: none.
     """
@@ -28,6 +33,9 @@ class OptimizerSection(Document):
     lr: Annotated[Positive, Field(le=1e3)] = 1e-3
     lr_schedule: LearningRateSchedule = LearningRateSchedule()
     weight_decay: Annotated[NonNegative, Field(le=1)] = 0.01
+    weight_decay_on: Literal["all", "matrices", "matrices_without_embedding"] = "all"
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    eps: Annotated[Positive, Field(le=1)] = 1e-8
     seed: Annotated[Index, Field(le=2**31 - 1)] = 0
     clip: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     spike: SpikeSettings | Literal[False] = SpikeSettings()

@@ -14,6 +14,7 @@ from engine.job.job import TrainJob
 from engine.nn.device import Device
 from engine.nn.model import PARAMETER_DTYPES, Chunk, digest
 from engine.plan.swap.layers import SubModel
+from engine.train.optimizer import adamw
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
 
@@ -55,9 +56,7 @@ class HostModel:
                 view.copy_(parameter.detach())
                 parameter.data = view
                 parameter.grad = piece.of(gradients)
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=job.optimizer.lr, weight_decay=job.optimizer.weight_decay, fused=True
-        )
+        self.optimizer = adamw(self.layers.values(), job.optimizer)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
