@@ -327,6 +327,9 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     policy = SWAP if job.swap_strategy else name_of(job.pipeline_strategy.policy)
     where = f"{policy} on {job.cell.world_size} GPUs ({job.device.kind})"
     yield f"{where}, {result['steps']} steps, loss {_span(result['losses'])}"
+    bits = result["bits_per_byte"]
+    if bits and None not in (bits[0], bits[-1]):
+        yield f"             {_span(bits)} bits per byte of the text"
     yield (
         f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, "
         f"{_ms(iteration['simulated'])} simulated"

@@ -10,6 +10,7 @@ from engine.dataset.index import PreparedIndex, read_index
 from engine.dataset.megatron import is_megatron, megatron_stream
 from engine.dataset.order import Order
 from engine.dataset.streams import SHARDS, TokenStream, stream_of
+from engine.dataset.token_bytes import tokens_per_byte
 from engine.errors import InputError, reason_of
 
 IGNORED = -100  # a target that no loss counts: the number by which torch's cross entropy leaves it out
@@ -24,6 +25,7 @@ class PreparedCorpus:
     digest : of all tokens, and of how they become sequences.
     vocabulary : ids that the model knows; None: any.
     held_out : what is validated on.
+    token_bytes : bytes of text behind each id; None where that is not known.
     """
 
     names: tuple[str, ...]
@@ -35,6 +37,7 @@ class PreparedCorpus:
     digest: str
     vocabulary: int | None
     held_out: "PreparedCorpus | None" = None
+    token_bytes: NDArray[np.int64] | None = None
 
     @property
     def tokenizer_file(self) -> Path | None:
@@ -75,6 +78,13 @@ class PreparedCorpus:
             return None
         _, targets = self.batch(step, global_batch, np.arange(global_batch))
         return int((targets != IGNORED).sum())
+
+    def tokens_per_byte(self, step: int, global_batch: int) -> float | None:
+        """Targets of a step's global batch that count, by the bytes of their text; None where not known."""
+        if self.token_bytes is None:
+            return None
+        _, targets = self.batch(step, global_batch, np.arange(global_batch))
+        return tokens_per_byte(self.token_bytes, targets)
 
     def fingerprint(self) -> str:
         """The digest."""

@@ -1,5 +1,6 @@
 """The end of a run: the first rank gathers what all ranks measured and sends the result."""
 
+import math
 import time
 from dataclasses import asdict
 from typing import Any
@@ -34,6 +35,7 @@ def result_of(ground: Ground, losses: Losses, own: dict[str, Any]) -> dict[str, 
     return {
         "steps": len(losses.losses),
         "losses": list(losses.losses),
+        "bits_per_byte": [None if math.isnan(bits) else bits for bits in losses.bits],
         "grad_norms": list(losses.norms),
         "params_sha256": params_sha256(digests),
         **measured_part(ground.job, stats),

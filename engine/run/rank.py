@@ -97,6 +97,7 @@ class Training:
         self._reports = StepReports(
             ground,
             self._trained.gradients,
+            start.corpus,
             die=die,
             sound=self._keeper.sound,
             board=kept.board if kept else None,

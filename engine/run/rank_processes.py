@@ -37,11 +37,11 @@ class RankProcesses:
     Parameters
     ----------
     children : of this process; a rank is entered when it is forked.
-    corpora : what ranks read, by name of their data centre.
     began : Unix time at which this process began.
 
     Attributes
     ----------
+    corpora : what ranks read, by name of their data centre.
     by_pid : those that have been started, the ended ones too.
     stopping : whether they have been told to end; none is started any more.
     stop_flag : one byte shared with the ranks, which are forks of this process (a signal could come before
@@ -60,7 +60,7 @@ class RankProcesses:
     ) -> None:
         self.local, self._log_dir, self._first_rank = spec.local, spec.log_dir, spec.first_rank
         self._selector, self._children = selector, children
-        self._corpora, self._began = corpora, began
+        self.corpora, self._began = corpora, began
         self.parts: Sequence[HostPart] = ()
         self.by_pid: dict[int, LocalRank] = {}
         self.stopping = False
@@ -172,7 +172,7 @@ class RankProcesses:
             me=me,
             schedule=group.schedule,
             plan=group.plan,
-            corpus=self._corpora[me.dc_name],
+            corpus=self.corpora[me.dc_name],
             port=group.port,
             listen_fd=store.fileno() if store is not None else None,
             events_fd=events_fd,

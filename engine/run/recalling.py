@@ -30,8 +30,8 @@ class Recalling:
 
     def begin(self) -> Header | None:
         """Put back the state with which this attempt begins; None where it is not in memory."""
-        for metrics in self._resume_state.metrics:
-            self._reports.losses.add(*metrics)
+        for iteration, metrics in self._resume_state.metrics:
+            self._reports.losses.add(iteration, *metrics)
         if self._validation:
             self._validation.results.extend(self._resume_state.validation)
         header = self._steps.recalled(self._ground.mesh.endpoint)

@@ -179,8 +179,8 @@ class Recovering(HostPart):
 
     def held(self) -> dict[int, tuple[int, ...]]:
         """By local rank: the steps after which its state is in memory; asked when no rank lives here."""
-        for iteration, loss, norm, t in self._history.unheard():
-            emit(step_event(self._spec.job, iteration, loss, norm, t))
+        for iteration, (loss, norm, bits), t in self._history.unheard():
+            emit(step_event(self._spec.job, iteration, loss, norm, t, bits_per_byte=bits))
         self._ranks.forget()
         return {rank: held(fd) for rank, fd in self._memory.items()}
 

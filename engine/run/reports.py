@@ -4,9 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from engine.job.losses import Losses, step_event
+from engine.job.losses import Losses, bits_per_byte, step_event
 from engine.job.recovery.history import Board
 from engine.run.building import Ground
+from engine.train.corpus import Corpus
 from engine.train.gradients import Gradients
 from engine.train.log_lines import FIRST_RANK_EVERY_S, ProgressLog
 from engine.train.start import Die
@@ -18,6 +19,7 @@ class StepReports:
 
     Parameters
     ----------
+    corpus : what is trained on.
     sound : told of how many steps the losses are known and finite.
     board : of a run that recovers, where losses outlive this process.
     first : the step with which this rank begins.
@@ -27,13 +29,15 @@ class StepReports:
         self,
         ground: Ground,
         gradients: Gradients,
+        corpus: Corpus,
         *,
         die: Die,
         sound: Callable[[int], None],
         board: Board | None,
         first: int,
     ) -> None:
-        self._ground, self._gradients, self._sound, self._board = ground, gradients, sound, board
+        self._ground, self._gradients, self._corpus = ground, gradients, corpus
+        self._sound, self._board = sound, board
         job, me, mesh = ground.job, ground.me, ground.mesh
         self.losses = Losses(job.optimizer.spike or None)
         self._progress = ProgressLog(job, every_s=FIRST_RANK_EVERY_S)
@@ -80,13 +84,14 @@ class StepReports:
     def _report(self, iteration: int, square_sum: float, loss: float) -> None:
         if not self._ground.is_first:
             return
-        norm, now = square_sum**0.5, time.time()
-        self.losses.add(iteration, loss, norm)
+        job, norm, now = self._ground.job, square_sum**0.5, time.time()
+        bits = bits_per_byte(loss, self._corpus.tokens_per_byte(iteration, job.cell.global_batch))
+        self.losses.add(iteration, loss, norm, bits)
         self._progress.add(iteration, loss, norm)
         self._sound(iteration + 1)
         if self._board is not None:
-            self._board.note(iteration, loss, norm, now)
+            self._board.note(iteration, (loss, norm, bits), now)
         with self._changed:
             self._reported = iteration + 1
             self._changed.notify_all()
-        self._ground.events.put(step_event(self._ground.job, iteration, loss, norm, now))
+        self._ground.events.put(step_event(job, iteration, loss, norm, now, bits_per_byte=bits))

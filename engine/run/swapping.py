@@ -42,8 +42,15 @@ class TrackedWorkers(SwapWorkers):
         super().__init__(ranks)
         assert first.store is not None
         self._group = dataclasses.replace(first, store=None)
+        corpus, batch = next(iter(ranks.corpora.values())), first.spec.job.cell.global_batch
         self._tracker = Tracker(
-            first.spec, first.store, selector, emit=emit, start=self._start_late, stop_flag=ranks.stop_flag
+            first.spec,
+            first.store,
+            selector,
+            emit=emit,
+            start=self._start_late,
+            stop_flag=ranks.stop_flag,
+            tokens_per_byte=lambda step: corpus.tokens_per_byte(step, batch),
         )
 
     @property

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.dataset.corpus import PreparedCorpus, open_prepared
 from engine.dataset.digest import add_samples
+from engine.dataset.token_bytes import token_bytes, tokens_per_byte
 from engine.errors import InputError
 from engine.job.job import TrainJob
 from engine.train.tokens import Encoder
@@ -25,16 +26,27 @@ MOST_FILES = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextCorpus:
-    """Files on disk (mapped, not read) and the number of sequences' starts that each holds."""
+    """Files on disk (mapped, not read) and the number of sequences' starts that each holds.
+
+    token_bytes : bytes of text behind each id; None where that is not known.
+    """
 
     files: tuple[NDArray[Any], ...]
     ends: NDArray[np.int64]  # running sum of starts, shape (files,)
     seq: int
     seed: int
     held_out: "TextCorpus | None" = None
+    token_bytes: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, files: Sequence[NDArray[Any]], *, seq: int, seed: int) -> "TextCorpus":
+    def of(
+        cls,
+        files: Sequence[NDArray[Any]],
+        *,
+        seq: int,
+        seed: int,
+        token_bytes: NDArray[np.int64] | None = None,
+    ) -> "TextCorpus":
         """The sequences of the files that hold at least one. Raises InputError where none does."""
         long_enough = [file for file in files if file.size > seq]
         if not long_enough:
@@ -42,7 +54,7 @@ class TextCorpus:
             allowed = f"needs a file of at least {seq + 1} (seq + 1) bytes or tokens; the longest has {size}"
             raise InputError("data.files", None, allowed)
         ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
-        return cls(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
+        return cls(files=tuple(long_enough), ends=ends, seq=seq, seed=seed, token_bytes=token_bytes)
 
     def batch(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
         """Return tokens and targets of some samples of a step.
@@ -67,6 +79,15 @@ class TextCorpus:
 
     def counted(self, step: int, global_batch: int) -> None:
         """All targets count."""
+
+    def tokens_per_byte(self, step: int, global_batch: int) -> float | None:
+        """Targets of a step's global batch, by the bytes of their text; None where that is not known."""
+        if self.files[0].dtype == np.uint8:
+            return 1.0
+        if self.token_bytes is None:
+            return None
+        _, targets = self.batch(step, global_batch, np.arange(global_batch))
+        return tokens_per_byte(self.token_bytes, targets)
 
     def fingerprint(self) -> str:
         """Hex digest of every file's length and bytes (of samples, where a file is large)."""
@@ -129,10 +150,20 @@ def _prepared(job: TrainJob, path: str) -> PreparedCorpus:
     if corpus.tokenizer is None and model.tokenizer is None:
         allowed = "required with a dataset of Megatron: checkpoints and exported models hold it"
         raise InputError("model.tokenizer", None, allowed)
+    corpus = replace(corpus, token_bytes=_bytes_of(corpus.tokenizer_file or model.tokenizer))
     if validation is None or validation.prepared is None:
         return corpus
     held_out = open_prepared(validation.prepared, **given, field="data.validation.prepared")
-    return replace(corpus, held_out=held_out)
+    lengths = _bytes_of(held_out.tokenizer_file) if held_out.tokenizer_file else corpus.token_bytes
+    return replace(corpus, held_out=replace(held_out, token_bytes=lengths))
+
+
+def _bytes_of(tokenizer: str | Path | None) -> NDArray[np.int64] | None:
+    assert tokenizer is not None  # the data has one, or the model
+    try:
+        return token_bytes(Path(tokenizer).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError("model.tokenizer", str(tokenizer), f"is not a tokenizer.json ({error})") from None
 
 
 def open_corpus(
@@ -158,16 +189,17 @@ def open_corpus(
     """
     encoder = Encoder(tokenizer, vocab=vocab) if tokenizer else None
     files = [_mapped(path, encoder) for path in corpus_files(data)]
+    lengths = _bytes_of(tokenizer) if tokenizer else None
+
+    def sequences_of(parts: Sequence[NDArray[Any]]) -> TextCorpus:
+        return TextCorpus.of(parts, seq=seq, seed=seed, token_bytes=lengths)
+
     try:
         if not share:
-            return TextCorpus.of(files, seq=seq, seed=seed)
+            return sequences_of(files)
         cuts = [round(file.size * (1.0 - share)) for file in files]
-        trained = TextCorpus.of(
-            [file[:cut] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed
-        )
-        held_out = TextCorpus.of(
-            [file[cut:] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed
-        )
+        trained = sequences_of([file[:cut] for file, cut in zip(files, cuts, strict=True)])
+        held_out = sequences_of([file[cut:] for file, cut in zip(files, cuts, strict=True)])
     except InputError as error:
         part = f" in the parts of {1 - share:.0%} and {share:.0%}" if share else ""
         raise InputError("data.files", data, error.allowed + part) from None

@@ -8,8 +8,8 @@ from typing import IO, Any, Protocol
 
 from engine.job.events.training import Step, Validation
 
-FIELDS_OF_STEP = ("t", "loss", "grad_norm", "learning_rate", "tokens")
-FIELDS = ("step", *FIELDS_OF_STEP, "validation_loss")
+FIELDS_OF_STEP = ("t", "loss", "grad_norm", "learning_rate", "tokens", "bits_per_byte")
+FIELDS = ("step", *FIELDS_OF_STEP, "validation_loss", "validation_bits_per_byte")
 
 
 class Sink(Protocol):
@@ -49,6 +49,7 @@ class Metrics:
             self._write()
             self._row = {"step": event.step, "t": event.t}
         self._row["validation_loss"] = event.loss
+        self._row["validation_bits_per_byte"] = event.bits_per_byte
 
     def close(self) -> None:
         """Write what is held; the file stays open."""

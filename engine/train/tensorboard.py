@@ -12,11 +12,12 @@ from engine.job.events.training import Step, Validation
 # Field of a `step` event → its tag. Of one prefix TensorBoard draws the charts side by side.
 TAGS = {
     "loss": "loss/train",
+    "bits_per_byte": "bits_per_byte/train",
     "grad_norm": "optimizer/grad_norm",
     "learning_rate": "optimizer/learning_rate",
     "tokens": "data/tokens",
 }
-VALIDATION = "loss/validation"
+OF_VALIDATION = {"loss": "loss/validation", "bits_per_byte": "bits_per_byte/validation"}
 
 
 class TensorBoard:
@@ -33,15 +34,17 @@ class TensorBoard:
 
     def step(self, event: Step) -> None:
         """Take a `step` event."""
-        for name, tag in TAGS.items():
-            value = getattr(event, name)
-            if value is not None:
-                self._writer.add_scalar(tag, value, event.iteration + 1, walltime=event.t)
+        self._add(TAGS, event, event.iteration + 1)
 
     def validation(self, event: Validation) -> None:
         """Take a `validation` event."""
-        if event.loss is not None:
-            self._writer.add_scalar(VALIDATION, event.loss, event.step, walltime=event.t)
+        self._add(OF_VALIDATION, event, event.step)
+
+    def _add(self, tags: dict[str, str], event: Step | Validation, step: int) -> None:
+        for name, tag in tags.items():
+            value = getattr(event, name)
+            if value is not None:
+                self._writer.add_scalar(tag, value, step, walltime=event.t)
 
     def close(self) -> None:
         """Write what is held and close the file."""

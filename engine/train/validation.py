@@ -18,6 +18,7 @@ from engine.job.events import training
 from engine.job.events.base import Emit
 from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment
+from engine.job.losses import bits_per_byte
 from engine.nn.device import Device
 from engine.nn.model import DTYPES, Stage, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
@@ -85,6 +86,7 @@ class Validation:
         self._parts = parts[me.pipeline :: job.cell.pipelines]
         tokens, targets = held_out.batch(0, count, np.arange(count))
         self._counted = held_out.counted(0, count)  # targets that count; None: all
+        self._tokens_per_byte = held_out.tokens_per_byte(0, count) if leads else None
         self._device = device.name
         self._tokens = torch.from_numpy(tokens).to(self._device)
         self._targets = torch.from_numpy(targets).to(self._device)
@@ -101,9 +103,11 @@ class Validation:
             self._fabric.store.set(f"validation/{step}/{self._me.pipeline}", repr(total))
         if self._leads:
             loss = sum(self._losses(step)) / (1 if self._counted is not None else self._settings.sequences)
-            self.results.append({"step": step, "loss": loss})
+            bits = bits_per_byte(loss, self._tokens_per_byte)
+            self.results.append({"step": step, "loss": loss, "bits_per_byte": bits})
             log.info("Validation after iteration %s: loss %.4f.", f"{step:,}", loss)
-            self._emit(training.Validation(rank=self._me.rank, step=step, loss=loss, t=time.time()))
+            rank, now = self._me.rank, time.time()
+            self._emit(training.Validation(rank=rank, step=step, loss=loss, bits_per_byte=bits, t=now))
 
     @torch.no_grad()
     def _pass(self, step: int) -> float | None:

@@ -195,7 +195,13 @@ def swap(keep: ExitStack) -> Iterator[Target]:
     spec = single_machine(swap_job(pipelines=4), run="run", log_dir="")
     loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
     tracker = Tracker(
-        spec, listening, loop.selector, emit=lambda _: None, start=lambda _: None, stop_flag=b"\0"
+        spec,
+        listening,
+        loop.selector,
+        emit=lambda _: None,
+        start=lambda _: None,
+        stop_flag=b"\0",
+        tokens_per_byte=lambda _: 1.0,
     )
     port = listening.getsockname()[1]
     loop.start(tracker.tick)

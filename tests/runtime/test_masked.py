@@ -149,3 +149,15 @@ def test_a_data_centre_may_be_called_prepared() -> None:
     flat = document(data={"prepared": "/x"}, datacenters=centres)
     assert in_sections(flat)["data"] == {"files": {"prepared": "/x"}}
     assert changed(in_sections(document(data={"prepared": "/x"})), {})["data"] == {"prepared": "/x"}
+
+
+def test_bytes_of_text_are_those_of_the_targets_that_count(folders: tuple[str, str]) -> None:
+    """Here a token is a byte, and EOS is no text; the validation set has figures of its own."""
+    validation = {"every": 1, "prepared": folders[1], "sequences": 4}
+    corpus = corpus_of(of(folders[0], data={"prepared": folders[0], "validation": validation}))
+    for one, batch in ((corpus, 12), (corpus.held_out, 4)):
+        assert one is not None
+        _, targets = one.batch(0, batch, np.arange(batch))
+        counted = targets[targets != IGNORED]
+        assert 0 < (counted == 256).sum() < counted.size
+        assert one.tokens_per_byte(0, batch) == counted.size / (counted < 256).sum()

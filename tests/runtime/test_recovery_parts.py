@@ -264,17 +264,21 @@ def test_a_slot_that_is_half_written_is_void(monkeypatch: pytest.MonkeyPatch) ->
     os.close(fd)
 
 
+BITS = (1.5, None, 1.25, 0.5)  # a loss in bits per byte by iteration; one is not known
+
+
 def step(iteration: int) -> Event:
-    return event("step", iteration=iteration, loss=1.0 / (iteration + 1), grad_norm=2.0, t=9.0)
+    bits = {} if BITS[iteration] is None else {"bits_per_byte": BITS[iteration]}
+    return event("step", iteration=iteration, loss=1.0 / (iteration + 1), grad_norm=2.0, t=9.0, **bits)
 
 
 def test_a_step_is_told_once_and_none_is_lost() -> None:
     history = History()
     assert [history.takes(step(i)) for i in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
     for iteration in (1, 2, 3):
-        history.board.note(iteration, 1.0 / (iteration + 1), 2.0, 9.0)
+        history.board.note(iteration, (1.0 / (iteration + 1), 2.0, BITS[iteration]), 9.0)
     assert [row[0] for row in history.unheard()] == [3]
-    assert history.before(4) == tuple((i, 1.0 / (i + 1), 2.0) for i in range(4))
+    assert history.before(4) == tuple((i, (1.0 / (i + 1), 2.0, BITS[i])) for i in range(4))
     assert not history.takes(step(3))
 
 

@@ -147,7 +147,13 @@ class World:
         listener = socket.create_server((LOCALHOST, 0))
         self.port = listener.getsockname()[1]
         self.tracker = Tracker(
-            self.spec, listener, self.selector, emit=as_dicts(self.events), start=self.start, stop_flag=b"\0"
+            self.spec,
+            listener,
+            self.selector,
+            emit=as_dicts(self.events),
+            start=self.start,
+            stop_flag=b"\0",
+            tokens_per_byte=lambda _: 1.0,
         )
         self.workers: dict[int, Pretender] = {}
         for rank in range(of.cell.pipelines):

@@ -235,7 +235,13 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
     with selectors.DefaultSelector() as selector, socket.create_server((LOCALHOST, 0)) as listener:
         spec = single_machine(job(), run="test", log_dir="")
         tracker = Tracker(
-            spec, listener, selector, emit=lambda _: None, start=lambda _: None, stop_flag=b"\0"
+            spec,
+            listener,
+            selector,
+            emit=lambda _: None,
+            start=lambda _: None,
+            stop_flag=b"\0",
+            tokens_per_byte=lambda _: 1.0,
         )
         answers: list[str] = []
 

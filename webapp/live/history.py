@@ -11,7 +11,15 @@ from webapp.live import payload
 from webapp.live.models import IterationStat
 
 MOST_POINTS = 2_000
-MEANS = ("loss", "validation_loss", "grad_norm", "learning_rate", "utilization")
+MEANS = (
+    "loss",
+    "bits_per_byte",
+    "validation_loss",
+    "validation_bits_per_byte",
+    "grad_norm",
+    "learning_rate",
+    "utilization",
+)
 Row = dict[str, Any]
 
 

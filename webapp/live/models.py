@@ -92,7 +92,9 @@ class IterationStat(models.Model):
     start = models.FloatField(null=True)  # Unix seconds
     end = models.FloatField(null=True)
     loss = models.FloatField(null=True)
+    bits_per_byte = models.FloatField(null=True)  # the same loss by the bytes of the text
     validation_loss = models.FloatField(null=True)  # of the held-out text, after it
+    validation_bits_per_byte = models.FloatField(null=True)
     grad_norm = models.FloatField(null=True)
     learning_rate = models.FloatField(null=True)
     tokens = models.PositiveBigIntegerField(null=True)

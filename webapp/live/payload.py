@@ -56,7 +56,9 @@ def iteration_entry(run: Run, stat: IterationStat) -> dict[str, Any]:
         "start": None if stat.start is None else now_ms(run, stat.start),
         "end": None if stat.end is None else now_ms(run, stat.end),
         "loss": stat.loss,
+        "bits_per_byte": stat.bits_per_byte,
         "validation_loss": stat.validation_loss,
+        "validation_bits_per_byte": stat.validation_bits_per_byte,
         "grad_norm": stat.grad_norm,
         "utilization": stat.utilization,
     }

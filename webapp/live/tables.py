@@ -18,7 +18,9 @@ NUMBER = {"td": {"class": "num"}, "th": {"class": "num"}}
 class IterationTable(Table):
     iteration = NumberColumn("Iteration")
     loss = NumberColumn("Loss", decimals=4)
+    bits_per_byte = NumberColumn("Loss", unit="bits/byte", decimals=4)
     validation_loss = NumberColumn("Validation loss", decimals=4)
+    validation_bits_per_byte = NumberColumn("Validation loss", unit="bits/byte", decimals=4)
     grad_norm = NumberColumn("Gradient norm", decimals=4)
     learning_rate = tables.Column(verbose_name="Learning rate", attrs=NUMBER)
     tokens = NumberColumn("Tokens")
@@ -33,7 +35,9 @@ class IterationTable(Table):
         fields = (
             "iteration",
             "loss",
+            "bits_per_byte",
             "validation_loss",
+            "validation_bits_per_byte",
             "grad_norm",
             "learning_rate",
             "tokens",

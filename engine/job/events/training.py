@@ -99,7 +99,9 @@ class Step(OfRun):
     iteration: Ordinal
     """The iteration."""
     loss: Figure
-    """Mean loss over the global batch."""
+    """Mean loss over the global batch, nats per token."""
+    bits_per_byte: LeftOut[Figure] = None
+    """The same in bits per byte of the text. Left out where the tokens do not say their text."""
     grad_norm: Figure
     """Norm of all gradients before clipping."""
     learning_rate: Figure
@@ -119,7 +121,9 @@ class Validation(OfRank):
     step: Annotated[Ordinal, Field(ge=1)]
     """Steps done."""
     loss: Figure
-    """Mean loss over the held-out sequences."""
+    """Mean loss over the held-out sequences, nats per token."""
+    bits_per_byte: LeftOut[Figure] = None
+    """The same in bits per byte of the text. Left out where the tokens do not say their text."""
     t: Unix
     """When."""
 

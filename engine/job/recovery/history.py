@@ -4,6 +4,7 @@ Losses ride in a small board of shared memory next to the events: a rank that is
 it has not written yet.
 """
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from engine.job.events.base import BaseEvent
 from engine.job.events.training import Checkpoint, CheckpointState, Step, Validation
 from engine.job.recovery.plan import Saved
 
+Metrics = tuple[float, float, float | None]  # loss, gradient norm, loss in bits per byte
 ENTRIES = 16  # of the board; a rank goes on only once the totals of the step before last are there
-_ENTRY = struct.Struct("<qddd")  # iteration + 1, loss, norm, Unix time
+_ENTRY = struct.Struct("<qdddd")  # iteration + 1, loss, norm, bits per byte (NaN: not known), Unix time
 
 
 class Board:
@@ -23,14 +25,18 @@ class Board:
     def __init__(self) -> None:
         self._map = mmap.mmap(-1, ENTRIES * _ENTRY.size)
 
-    def note(self, iteration: int, loss: float, norm: float, t: float) -> None:
+    def note(self, iteration: int, metrics: Metrics, t: float) -> None:
         """Write down the loss of an iteration."""
-        _ENTRY.pack_into(self._map, iteration % ENTRIES * _ENTRY.size, iteration + 1, loss, norm, t)
+        loss, norm, bits = metrics
+        row = (iteration + 1, loss, norm, math.nan if bits is None else bits, t)
+        _ENTRY.pack_into(self._map, iteration % ENTRIES * _ENTRY.size, *row)
 
-    def entries(self) -> Iterator[tuple[int, float, float, float]]:
-        """(iteration, loss, norm, Unix time) of what is written down, the earliest first."""
+    def entries(self) -> Iterator[tuple[int, Metrics, float]]:
+        """(iteration, metrics, Unix time) of what is written down, the earliest first."""
         rows = sorted(_ENTRY.unpack_from(self._map, i * _ENTRY.size) for i in range(ENTRIES))
-        return ((number - 1, loss, norm, t) for number, loss, norm, t in rows if number)
+        for number, loss, norm, bits, t in rows:
+            if number:
+                yield number - 1, (loss, norm, None if math.isnan(bits) else bits), t
 
 
 class History:
@@ -38,7 +44,7 @@ class History:
 
     def __init__(self) -> None:
         self.board = Board()
-        self.losses: dict[int, tuple[float, float]] = {}
+        self.losses: dict[int, Metrics] = {}
         self.validation: dict[int, dict[str, Any]] = {}
         self.saved: Saved | None = None
         self.ended: dict[int, float] = {}  # Unix time at which the last iterations ended
@@ -47,31 +53,32 @@ class History:
         """Take note of an event; returns whether it is news."""
         match event:
             case Step(loss=float(loss), grad_norm=float(norm)):
-                return self._takes_step(event.iteration, loss, norm, event.t)
+                return self._takes_step(event.iteration, (loss, norm, event.bits_per_byte), event.t)
             case Validation(step=step):
                 news = step not in self.validation
-                self.validation.setdefault(step, {"step": step, "loss": event.loss})
+                bits = {"bits_per_byte": event.bits_per_byte}
+                self.validation.setdefault(step, {"step": step, "loss": event.loss, **bits})
                 return news
             case Checkpoint(state=CheckpointState.SAVED):
                 self.saved = Saved(step=event.step, where=event.where)
         return True
 
-    def unheard(self) -> list[tuple[int, float, float, float]]:
+    def unheard(self) -> list[tuple[int, Metrics, float]]:
         """Steps on the board that no event has reported; they count as reported from now on."""
         return [row for row in self.board.entries() if self._takes_step(*row)]
 
-    def before(self, step: int) -> tuple[tuple[int, float, float], ...]:
-        """(iteration, loss, norm) of the iterations before `step`, as far as they are known here."""
-        return tuple((i, *self.losses[i]) for i in sorted(self.losses) if i < step)
+    def before(self, step: int) -> tuple[tuple[int, Metrics], ...]:
+        """The iterations before `step` with their metrics, as far as they are known here."""
+        return tuple((i, self.losses[i]) for i in sorted(self.losses) if i < step)
 
     def since(self, step: int) -> float | None:
         """Unix time at which the state after `step` steps was there, if that was lately."""
         return self.ended.get(step - 1)
 
-    def _takes_step(self, iteration: int, loss: float, norm: float, t: float) -> bool:
+    def _takes_step(self, iteration: int, metrics: Metrics, t: float) -> bool:
         if iteration in self.losses:
             return False
-        self.losses[iteration] = loss, norm
+        self.losses[iteration] = metrics
         self.ended[iteration] = t
         self.ended.pop(iteration - ENTRIES, None)
         return True

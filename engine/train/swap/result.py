@@ -21,6 +21,7 @@ def result_of(job: TrainJob, plan: SwapPlan, tracker: Tracker) -> dict[str, Any]
     return {
         "steps": len(tracker.losses),
         "losses": tracker.losses,
+        "bits_per_byte": tracker.bits,
         "grad_norms": tracker.norms,
         "validation": [],
         "params_sha256": params_sha256({int(number): sha for number, sha in ended["digests"].items()}),

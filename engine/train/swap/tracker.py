@@ -22,7 +22,7 @@ from engine.control.selector_driver import Listener, SelectorChannel
 from engine.job.events.base import Emit
 from engine.job.events.training import Batch, Boundary, Workers
 from engine.job.launch import LaunchSpec
-from engine.job.losses import step_event
+from engine.job.losses import bits_per_byte, step_event
 from engine.train.swap.ledger import Ledger
 from engine.train.swap.messages import (
     FROM_WORKER,
@@ -97,10 +97,12 @@ class Tracker:
         emit: Emit,
         start: Callable[[int], None],
         stop_flag: Flag,
+        tokens_per_byte: Callable[[int], float | None],
     ) -> None:
         assert spec.job.swap_strategy is not None
         self._spec, self._job, self._swap = spec, spec.job, spec.job.swap_strategy
         self._emit, self._start, self._stop_flag = emit, start, stop_flag
+        self._tokens_per_byte = tokens_per_byte
         self._units = self._job.cell.global_batch // self._job.cell.micro_batch
         self._waiting: dict[int, Worker] = {}
         self._members: dict[int, Worker] = {}
@@ -116,6 +118,7 @@ class Tracker:
         self.failure: str | None = None
         self.losses: list[float] = []
         self.norms: list[float] = []
+        self.bits: list[float | None] = []
         self.redone = 0
         self.changes: list[dict[str, Any]] = []
         self.stats: dict[int, dict[str, Any]] = {}
@@ -396,7 +399,9 @@ class Tracker:
     # Events.
 
     def _say_step(self, loss: float, grad_norm: float) -> None:
-        self._emit(step_event(self._job, self._step, loss, grad_norm, time.time()))
+        bits = bits_per_byte(loss, self._tokens_per_byte(self._step))
+        self.bits.append(bits)
+        self._emit(step_event(self._job, self._step, loss, grad_norm, time.time(), bits_per_byte=bits))
 
     def _say_batch(self) -> None:
         units = {str(rank): tuple(units) for rank, units in self._ledger.brought().items()}

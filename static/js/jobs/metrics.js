@@ -1,16 +1,16 @@
-// The metrics page: four charts of the whole run from history.json, again every few seconds while it runs.
+// The metrics page: charts of the whole run from history.json, again every few seconds while it runs.
 import { $, $$, el, setText } from "../lib/dom.js";
 import { count } from "../lib/format.js";
 import { CONFIG, layout, line } from "../lib/plot.js";
 import { readTokens } from "../lib/tokens.js";
 
-const FORMATS = { loss: ".3f", grad_norm: ".3f", learning_rate: ".2e", tokens_per_s: ",.0f" };
-const WRITE = { loss: (x) => x.toFixed(3), grad_norm: (x) => x.toFixed(3), learning_rate: (x) => x.toExponential(2), tokens_per_s: (x) => count(Math.round(x)) };
+const FORMATS = { loss: ".3f", bits_per_byte: ".3f", grad_norm: ".3f", learning_rate: ".2e", tokens_per_s: ",.0f" };
+const WRITE = { loss: (x) => x.toFixed(3), bits_per_byte: (x) => x.toFixed(3), grad_norm: (x) => x.toFixed(3), learning_rate: (x) => x.toExponential(2), tokens_per_s: (x) => count(Math.round(x)) };
 const AGAIN_MS = 5_000;
 const page = $("[data-metrics]");
 let points = [];
 
-const Y_AXIS = { loss: {}, learning_rate: { rangemode: "tozero", exponentformat: "e" } };
+const Y_AXIS = { loss: {}, bits_per_byte: {}, learning_rate: { rangemode: "tozero", exponentformat: "e" } };
 
 function draw() {
   if (!window.Plotly) return;

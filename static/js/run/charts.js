@@ -17,6 +17,7 @@ function layout(t, { yZero, notes = [], lines = [], xTitle, right = 12, height =
 }
 
 const note = (t, x, y, text, rest = {}) => ({ x, y, text, showarrow: false, xanchor: "right", yanchor: "bottom", font: { color: t.ink2, size: 11 }, ...rest });
+const inBits = (loss, bits) => (bits == null ? loss.toFixed(3) : `${loss.toFixed(3)} (${bits.toFixed(3)} bits/byte)`);
 const DASHES = ["solid", "solid", "dot", "dot", "dash", "dash"];
 
 function series(t, i, { x, y }, name, unit, decimals) {
@@ -68,7 +69,8 @@ export class Charts {
     const trace = { x: points.map((it) => it.iteration + 1), y: points.map((it) => it.loss), type: "scatter", mode: points.length < 2 ? "markers" : "lines", line: { color: t.ink, width: 1.4 }, marker: { color: t.ink }, hovertemplate: "%{y:.3f} at %{x:,}<extra></extra>" };
     const held = points.filter((it) => it.validation_loss != null), checked = held.at(-1);
     const validation = { ...trace, x: held.map((it) => it.iteration + 1), y: held.map((it) => it.validation_loss), mode: "lines+markers", line: { color: t.ink3, width: 1.4 }, marker: { color: t.ink3, size: 4 }, hovertemplate: "validation %{y:.3f} at %{x:,}<extra></extra>" };
-    const words = checked ? `training ${last.loss.toFixed(3)}, validation ${checked.validation_loss.toFixed(3)} (grey)` : `training ${last.loss.toFixed(3)}`;
+    const training = `training ${inBits(last.loss, last.bits_per_byte)}`;
+    const words = checked ? `${training}, validation ${inBits(checked.validation_loss, checked.validation_bits_per_byte)} (grey)` : training;
     const label = note(t, 1, 1, words, { xref: "paper", yref: "paper", yanchor: "top", bgcolor: t.bg });
     this.#plot(this.loss, checked ? [trace, validation] : [trace], layout(t, { notes: [label] }), `${t.bg} ${points.length} ${last.iteration} ${last.loss} ${held.length}`);
   }

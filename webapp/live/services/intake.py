@@ -298,14 +298,15 @@ def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
         case Adapted():
             return _replanned(intake, run, news=jobs.record_adapted(run, event))
         case Validation():  # of held-out text, after so many steps: it belongs to the last of them
-            _stat(intake, run, event.step - 1).validation_loss = event.loss
+            stat = _stat(intake, run, event.step - 1)
+            stat.validation_loss, stat.validation_bits_per_byte = event.loss, event.bits_per_byte
         case Log():
             line = logs.line_of(run, event)
             intake.lines.setdefault((run.pk, line.rank), []).append(line)
             return False
         case Result():
             outcome = event.outcome
-            jobs.record_result(run, {k: v for k, v in outcome.items() if k not in ("losses", "grad_norms")})
+            jobs.record_result(run, {k: v for k, v in outcome.items() if k not in OF_STEPS})
             return False
         case _:  # of strategy swap: the site shows none
             return False
@@ -320,16 +321,19 @@ def _replanned(intake: Intake, run: Run, *, news: bool) -> bool:
 
 def _take_step(intake: Intake, run: Run, event: Step) -> None:
     stat = _stat(intake, run, event.iteration)
-    for name in ("loss", "grad_norm", "learning_rate", "tokens"):
+    for name in ("loss", "bits_per_byte", "grad_norm", "learning_rate", "tokens"):
         setattr(stat, name, getattr(event, name))
     jobs.record_progress(run, iteration=event.iteration)
 
 
+OF_STEPS = ("losses", "bits_per_byte", "grad_norms")  # of a result, which each step's event has said
 ROLLED_UP = [
     "start",
     "end",
     "loss",
+    "bits_per_byte",
     "validation_loss",
+    "validation_bits_per_byte",
     "grad_norm",
     "learning_rate",
     "tokens",

@@ -34,7 +34,7 @@ from webapp.jobs.models import Run, RunCheckpoint, RunEvent
 # Clocks jump, and agents keep what they have to say while the broker is away.
 EARLY, LATE = timedelta(days=1), timedelta(days=1)
 TIMES = {"t", "start", "end", "noticed"}
-FIGURES = {"loss", "grad_norm", "learning_rate"}
+FIGURES = {"loss", "bits_per_byte", "grad_norm", "learning_rate"}
 MOST_FIGURE = 1e100  # sums of what is less are finite
 MOST_TEXT = 64 * 1024  # characters of an event whose size does not grow with the job
 MOST_OF_JOB = 2 << 20  # characters of a document of a job, or of a schedule
