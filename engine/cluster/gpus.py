@@ -15,6 +15,14 @@ FORMATS_OF_WIDTH = {1: ("fp8",), 2: ("bf16", "fp16"), 4: ("fp32",), 8: ("fp64",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Of a node inside its data centre: bytes/s per direction, and seconds one way."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One type of GPU.
 
@@ -23,6 +31,7 @@ class Gpu:
     host_bytes_per_s : host to device, per direction, the PCIe ceiling.
     link_bytes_per_s : GPU to GPU in a node, per direction (NVLink, or PCIe without it).
     nic_bytes_per_s : a GPU's share of the network of the maker's machine, per direction; None: not named.
+    network : of its node, where times of a stage depend on it; else None.
     source, date : where the figures are from.
     """
 
@@ -34,6 +43,7 @@ class Gpu:
     host_bytes_per_s: float
     link_bytes_per_s: float
     nic_bytes_per_s: float | None = None
+    network: Network | None = None
     source: str = ""
     date: str = ""
 

@@ -28,12 +28,14 @@ class Machine:
 
     hb_domain : GPUs in one; None: all that a strategy uses, the ideal of Rail-only, §V-B.
     spines : rail-optimised: all-to-all traffic is not forwarded.
+    latency_s : of a message between domains; only the all-to-all of experts counts it.
     """
 
     device: Device
     hb_domain: int | None
     rates: Rates
     spines: bool = False
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,10 @@ def charge_s(charge: Charge, machine: Machine) -> Values:
         leaves = charge.grid.y > 1
         return charge.size / np.where(leaves, machine.rates.nic_bytes_per_s, machine.rates.hb_bytes_per_s)
     seconds = full_bisection_s if machine.spines else hierarchical_s
-    return seconds(charge.op, charge.size, charge.grid.x, charge.grid.y, machine.rates)
+    spent = seconds(charge.op, charge.size, charge.grid.x, charge.grid.y, machine.rates)
+    if charge.op == "all_to_all" and machine.latency_s:  # its messages are under way at once
+        return spent + np.where(charge.grid.y > 1, machine.latency_s, 0.0)
+    return spent
 
 
 def _beat(

@@ -89,7 +89,7 @@ def block(model: Transformer, how: How, device: Device, micro_batch: Values, tp:
     """One dense block on one GPU of a tensor-parallel group of `tp`."""
     if how.measured is not None:
         return how.measured
-    core = _attention_core(model, how, device, micro_batch, tp)
+    core = attention_core(model, how, device, micro_batch, tp)
     rest = _sum(
         _attention_rest(model, device, micro_batch, tp),
         _mlp(model, device, 1.0 * micro_batch * model.seq, 1, model.ffn / tp),
@@ -103,7 +103,7 @@ def moe_block(
 ) -> Pass:
     """One block with experts, `local_experts` of them on this GPU; tokens are spread evenly over experts."""
     assert model.moe is not None
-    core = _attention_core(model, how, device, micro_batch, tp)
+    core = attention_core(model, how, device, micro_batch, tp)
     tokens = 1.0 * micro_batch * model.seq
     rest = _sum(
         _attention_rest(model, device, micro_batch, tp),
@@ -129,7 +129,7 @@ def optimizer_s(device: Device, parameters: Values) -> Values:
     return parameters * OPTIMIZER_BYTES_PER_PARAMETER / device.hbm_bytes_per_s
 
 
-def _attention_core(model: Transformer, how: How, device: Device, micro_batch: Values, tp: Values) -> Pass:
+def attention_core(model: Transformer, how: How, device: Device, micro_batch: Values, tp: Values) -> Pass:
     """Q·Kᵀ, softmax, dropout and the product with V."""
     heads = micro_batch * model.heads / tp
     widths = (model.query_width + model.value_width) / model.heads  # of a head's query and value

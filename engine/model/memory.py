@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.model.context_parallel import part_bytes
 from engine.model.kernels import WIDTH, How
 from engine.model.layout import Strategies, expert_parallel, fullest_stage, last_stage
 from engine.model.transformer import Transformer
@@ -65,6 +66,9 @@ MIXED = Numbers(
 ALLOCATOR_MARGIN = 0.1
 # What a process takes of a GPU's memory before its first tensor: CUDA's context. Measured: 0.70 GB.
 CUDA_CONTEXT_BYTES = 750_000_000
+# Context parallelism holds keys and values of another GPU in use and the next on their way, and the gradients
+# of both, in the backward pass.
+RING_PARTS = 4
 CUDA_WORKSPACE_BYTES = 2 * 32 * 2**20  # of cuBLAS and cuBLASLt on Hopper, taken from torch's allocator
 # A run of ours in bf16: fp32 weight, gradient and AdamW's two moments, and the weight that is computed with.
 OF_A_RUN = Numbers(
@@ -87,7 +91,8 @@ class StageMemory:
         B is over and whose W is not: gradients of the outputs of all modules with weights.
         once_bytes : of the backward pass under way: its gradients of activations.
         serving_bytes : always, for prefill in its bubbles: weights and KV caches.
-    optimizer_bytes : of the state, what ZeRO-1 shards over replicas.
+    optimizer_bytes : of the state, what ZeRO-1 shards over replicas; expert_optimizer_bytes : of those, the
+        experts', which fewer replicas have.
     """
 
     state_bytes: float
@@ -97,12 +102,20 @@ class StageMemory:
     once_bytes: float = 0.0
     serving_bytes: float = 0.0
     optimizer_bytes: float = 0.0
+    expert_optimizer_bytes: float = 0.0
 
-    def sharded_over(self, replicas: int) -> "StageMemory":
-        """With the optimizer's state spread over `replicas` (ZeRO-1; Rajbhandari et al. 2020, §5.1)."""
-        shard = self.optimizer_bytes / replicas
+    def sharded_over(self, replicas: int, ep: int = 1) -> "StageMemory":
+        """With the optimizer's state spread over `replicas` (ZeRO-1; Rajbhandari et al. 2020, §5.1).
+
+        ep : expert-parallel degree: of `replicas`, one in `ep` holds the same experts.
+        """
+        experts = self.expert_optimizer_bytes / max(1.0, replicas / ep)
+        shard = (self.optimizer_bytes - self.expert_optimizer_bytes) / replicas + experts
         return replace(
-            self, state_bytes=self.state_bytes - self.optimizer_bytes + shard, optimizer_bytes=shard
+            self,
+            state_bytes=self.state_bytes - self.optimizer_bytes + shard,
+            optimizer_bytes=shard,
+            expert_optimizer_bytes=experts,
         )
 
     @property
@@ -213,30 +226,37 @@ def stage_memory(
     is_first: bool,
     is_last: bool,
     moe_blocks: int = 0,
+    cp: int = 1,
+    ep: int = 1,
     stored: Numbers = OF_A_RUN,
     serving_bytes: float = 0.0,
 ) -> StageMemory:
-    """One stage of `blocks` blocks on one of its `tp` GPUs, which reserves `serving_bytes` for prefill.
+    """One stage of `blocks` blocks on one of its `tp` · `cp` GPUs.
 
-    moe_blocks : of the blocks, those with experts, all of which are on the stage.
+    moe_blocks : of the blocks, those with experts.
+    cp : context-parallel degree: a GPU has 1/cp of the tokens of each sequence.
+    ep : expert-parallel degree: `ep` replicas of the stage share its experts.
+    serving_bytes : reserved for prefill.
 
     With full recomputation a stage repeats a microbatch's blocks all at once, as a schedule's R does; with
     selective one block after the other, within its backward pass. The last stage also holds
     the logits, in fp32 at least: one number of each, and two more while the loss goes backward.
     """
-    numbers = 1.0 * micro_batch * model.seq
+    sequences = micro_batch / cp  # all activations grow with a GPU's tokens
+    numbers = 1.0 * sequences * model.seq
     logits = max(LOGIT_BYTES, stored.width) * numbers * model.vocab if is_last else 0.0
     logits /= 1 if stored.whole_logits else tp
     into_head = (stored.width + stored.norm_bytes(model)) * numbers * model.hidden  # of norm and product
     head = logits + (into_head if is_last and model.vocab else 0.0)
-    stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
-    stored_bytes += float(moe_blocks * more_of_experts(model, how, micro_batch, tp))
+    stored_bytes = float(blocks * block_activations(model, how, sequences, tp, stored))
+    stored_bytes += float(moe_blocks * more_of_experts(model, how, sequences, tp))
     again = how.recompute == "full"
-    repeated = working_set(model, how, micro_batch, tp, stored)
+    repeated = working_set(model, how, sequences, tp, stored)
     weights = blocks * model.layer_parameters + (model.head_parameters if is_last else 0)
     head += stored.cast_bytes * weights / tp
     in_block = stored.width * numbers * (2 * model.ffn / tp + model.hidden)  # gradients inside one
-    parameters = _stage_parameters(model, blocks, moe_blocks, is_first=is_first, is_last=is_last)
+    experts = moe_blocks * model.block_experts_parameters / ep
+    parameters = _beside_experts(model, blocks, moe_blocks, is_first=is_first, is_last=is_last) + experts
     # An embedding has no copy: it is computed with its master weight.
     not_copied = model.embedding_parameters if is_first and stored.copy_bytes else 0
     return StageMemory(
@@ -245,9 +265,11 @@ def stage_memory(
         full_bytes=float(blocks * repeated + head) if again else 0.0,
         between_bytes=stored.width * numbers * _output_numbers(model, blocks, tp, is_first, is_last),
         once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block + (0.0 if again else repeated)))
+        + (RING_PARTS * part_bytes(model, sequences, tp) if cp > 1 else 0.0)
         + stored.workspace_bytes,
         serving_bytes=serving_bytes,
         optimizer_bytes=float(stored.optimizer_bytes * parameters) / tp,
+        expert_optimizer_bytes=float(stored.optimizer_bytes * experts) / tp,
     )
 
 
@@ -259,12 +281,11 @@ def _output_numbers(model: Transformer, blocks: int, tp: int, is_first: bool, is
     return numbers + (model.hidden + model.vocab / tp if is_last else 0)
 
 
-def _stage_parameters(
+def _beside_experts(
     model: Transformer, blocks: int, moe_blocks: int, *, is_first: bool, is_last: bool
 ) -> int:
-    parameters = blocks * model.layer_parameters
-    if model.moe is not None:
-        parameters += moe_blocks * (model.moe.experts * model.expert_parameters + model.beside_experts)
+    """Parameters of a stage without its experts."""
+    parameters = blocks * model.layer_parameters + moe_blocks * model.beside_experts
     parameters += model.embedding_parameters if is_first else 0
     parameters += model.head_parameters if is_last else 0
     return parameters - (model.tied_parameters if is_first and is_last else 0)

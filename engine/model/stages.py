@@ -1,19 +1,22 @@
 """Stage profiles from rooflines, collectives of the stage's own GPUs, and measured times if there are any.
 
 Unlike in engine.model.profile, which has one utilization for all, each stage here may have other GPUs, and
-tensor and expert parallelism are charged. Hand-overs between stages belong to the schedule.
+tensor, context and expert parallelism are charged. Hand-overs between stages belong to the schedule.
 """
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Positive
 from engine.model import kernels
 from engine.model.charges import Charge, microbatch_charges
+from engine.model.context_parallel import ring_late_s
 from engine.model.iteration import Machine, charge_s
 from engine.model.kernels import How, Pass
 from engine.model.layout import Strategies, expert_parallel, place
@@ -51,13 +54,16 @@ def roofline_profiles(
     tp: int,
     micro_batch: int,
     dp: int = 1,
+    cp: int = 1,
     blocks: Sequence[int] | None = None,
 ) -> tuple[StageProfile, ...]:
     """The profile of each stage of a pipeline, stage i on `machines[i]`.
 
     Parameters
     ----------
-    tp : GPUs of one stage; dp : replicas, over which experts are spread.
+    tp, cp : degrees of tensor and of context parallelism: a stage has tp · cp GPUs, which `machines` join at
+        their HB rate.
+    dp : replicas, over which experts are spread.
     blocks : of each stage; by default as even as possible.
 
     Raises
@@ -66,12 +72,13 @@ def roofline_profiles(
         More stages than layers.
     """
     blocks = blocks or layers_per_stage(model, len(machines))
-    layout = Strategies(tp=tp, pp=len(machines), dp=dp, interleave=1, micro_batch=micro_batch)
+    # A GPU has 1/cp of the tokens, and multiplies them with all keys: it computes as for so many sequences.
+    layout = Strategies(tp=tp, pp=len(machines), dp=dp, interleave=1, micro_batch=micro_batch / cp)
     alike: dict[tuple[Machine, _Share], StageProfile] = {}
     shares = _shares(model, blocks)
     for key in zip(machines, shares, strict=True):
         if key not in alike:
-            alike[key] = _stage(model, how, key[0], layout, key[1])
+            alike[key] = _stage(model, how, key[0], layout, cp, key[1])
     return tuple(alike[key] for key in zip(machines, shares, strict=True))
 
 
@@ -117,7 +124,9 @@ def _shares(model: Transformer, blocks: Sequence[int]) -> list[_Share]:
     ]
 
 
-def _stage(model: Transformer, how: How, machine: Machine, layout: Strategies, share: _Share) -> StageProfile:
+def _stage(
+    model: Transformer, how: How, machine: Machine, layout: Strategies, cp: int, share: _Share
+) -> StageProfile:
     blocks, moe, is_first, is_last = share.blocks, share.moe, share.is_first, share.is_last
     own = _own_pass(model, how, machine, layout, blocks - moe, moe, is_last)
     placement = place(model, layout, machine.hb_domain or layout.gpus)
@@ -128,18 +137,39 @@ def _stage(model: Transformer, how: How, machine: Machine, layout: Strategies, s
         "last": (int(is_last), int(is_last)),
         "arrival": (int(not is_first), int(not is_last)),
     }
-    sent = [0.0, 0.0, 0.0]
+    sent = dict.fromkeys(("tp", "ep", "cp"), np.zeros(3))  # forward, backward, recomputation
     for charge in microbatch_charges(model, how, layout, placement):
         if charge.op is not None:
-            calls, seconds = _calls(charge, counts[charge.per]), float(charge_s(charge, machine))
-            sent = [before + n * seconds for before, n in zip(sent, calls, strict=True)]
+            calls = np.array(_calls(charge, counts[charge.per]))
+            sent[charge.kind] = sent[charge.kind] + calls * float(charge_s(charge, machine))
+    if cp > 1:
+        sent["cp"] = blocks * _ring_late_s(model, how, machine, layout, cp)
+    waits = np.sum(list(sent.values()), axis=0).tolist()
     return StageProfile(
         layers=blocks,
         parameters=_parameters(model, share),
-        forward_s=float(own.forward_s) + sent[0],
-        backward_s=float(own.backward_s) + sent[1],
-        recompute_s=float(own.recompute_s) + sent[2],
+        expert_parameters=moe * model.block_experts_parameters,
+        forward_s=float(own.forward_s) + waits[0],
+        backward_s=float(own.backward_s) + waits[1],
+        recompute_s=float(own.recompute_s) + waits[2],
+        **{f"{kind}_s": float(seconds.sum()) for kind, seconds in sent.items()},
     )
+
+
+def _ring_late_s(
+    model: Transformer, how: How, machine: Machine, layout: Strategies, cp: int
+) -> NDArray[np.float64]:
+    """Of one block: forward, backward, recomputation."""
+    late = ring_late_s(
+        model,
+        how,
+        machine.device,
+        sequences=layout.micro_batch,
+        tp=layout.tp,
+        cp=cp,
+        bytes_per_s=machine.rates.hb_bytes_per_s,
+    )
+    return np.array([late.forward_s, late.backward_s, late.recompute_s], dtype=np.float64)
 
 
 def _own_pass(
@@ -167,8 +197,7 @@ def _calls(charge: Charge, counts: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _parameters(model: Transformer, share: _Share) -> int:
     parameters = share.blocks * model.layer_parameters
-    if model.moe is not None:
-        parameters += share.moe * (model.moe.experts * model.expert_parameters + model.beside_experts)
+    parameters += share.moe * (model.block_experts_parameters + model.beside_experts)
     parameters += model.embedding_parameters if share.is_first else 0
     parameters += model.head_parameters if share.is_last else 0
     return parameters - (model.tied_parameters if share.is_first and share.is_last else 0)

@@ -175,6 +175,11 @@ class Transformer:
         return self.query_width + 2 * self.kv_width
 
     @property
+    def keys_and_values_width(self) -> int:
+        """Numbers of the keys and values of one token in one block, as attention's products take them."""
+        return self.qkv_width - self.query_width
+
+    @property
     def cached_width(self) -> int:
         """Numbers that a cache keeps of one token in one block: keys and values, or their latent."""
         return self.latent.key_rank + self.latent.rope if self.latent else 2 * self.kv_width
@@ -267,6 +272,11 @@ class Transformer:
         return self._mlp(self.expert_width)
 
     @property
+    def block_experts_parameters(self) -> int:
+        """All parameters of the experts of one block that has experts."""
+        return self.moe.experts * self.expert_parameters if self.moe else 0
+
+    @property
     def router_weights(self) -> int:
         """Parameters that choose the experts of a token, in one block that has experts."""
         return self.hidden * self.moe.experts if self.moe else 0
@@ -346,8 +356,12 @@ class Transformer:
     def forward_flops(self, sequences: int) -> float:
         """FLOPs of the whole model's forward pass; of the experts only those that a token goes to count."""
         blocks = self.layers * self.layer_forward_flops(sequences)
-        blocks += self.moe_layers * 2.0 * self._more_active_weights * sequences * self.seq
+        blocks += self.moe_layers * self.more_expert_flops(sequences)
         return blocks + self.head_forward_flops(sequences)
+
+    def more_expert_flops(self, sequences: int) -> float:
+        """FLOPs of the forward pass of one block with experts, beyond those of a dense one."""
+        return 2.0 * self._more_active_weights * sequences * self.seq
 
     @property
     def _more_active_weights(self) -> int:

@@ -57,6 +57,7 @@ def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:
         partitions=stages,
         tp=option.tp,
         micro_batch=option.micro_batch,
+        cp=option.cp,
         layers=layers,
         recompute=option.recompute and tuple(option.recompute),
     )

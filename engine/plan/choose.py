@@ -98,7 +98,7 @@ def _why_excluded(
     request: PlanRequest, job: Job, options: Sequence[Option], best: int | None, name: str
 ) -> str:
     gpus = request.datacenters[request.names.index(name)].gpus
-    cell = job.cell_pipelines * job.tensor_parallel
+    cell = job.cell_pipelines * job.gpus_per_stage
     if name not in request.allowed_names:
         return "not among the allowed data centres"
     if gpus < cell:
@@ -106,7 +106,7 @@ def _why_excluded(
     if best is None:
         return "no option is feasible"
     chosen = options[best]
-    needs = chosen.pipelines * job.tensor_parallel
+    needs = chosen.pipelines * job.gpus_per_stage
     using = [option for option in options if name in option.gpus_used]
     feasible = [option for option in using if option.feasible]
     if feasible:

@@ -67,7 +67,7 @@ class CrossDcRequest(Document):
     def gpus_per_dc(self) -> int:
         """GPUs that both need in each data centre: P/n stages of all pipelines, or all stages of R/n."""
         layout = self.job.layouts[0]
-        return layout.partitions * layout.tp * self.replicas // self.dcs
+        return layout.partitions * layout.gpus_per_stage * self.replicas // self.dcs
 
     def _policies(self) -> Iterator[InputError]:
         for i, policy in enumerate(self.policies):
@@ -100,6 +100,8 @@ class CrossDcRequest(Document):
                 yield InputError(f"job.{name}", getattr(job, name), "must be one number here")
         if job.zero:
             yield InputError("job.zero", job.zero, "must be 0 here: replicas are in several data centres")
+        if job.ep > 1:
+            yield InputError("job.ep", job.ep, "must be 1 here: replicas are in several data centres")
         if job.recompute == "auto":
             yield InputError("job.recompute", "auto", "must be none, selective or full here")
         if job.model is None:

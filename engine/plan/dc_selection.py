@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible, InputError
+from engine.model.profile import StageProfile
 from engine.plan import choose, cost, tied
 from engine.plan.cell import cell_scenario, gpus_of_stages
 from engine.plan.held import memory_per_stage
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import MOST_OPTIONS, PlanRequest
-from engine.plan.result import MemoryUse, Option, Partition, PlanResult
+from engine.plan.result import MemoryUse, Option, Partition, PlanResult, StageTime
 from engine.schedule import Chosen, Schedule
 from engine.schedule.contention import shares_links
 from engine.schedule.scenario import BEST, Contention
@@ -128,18 +129,22 @@ def _placed(
 ) -> Option:
     """The placement of `dp_cells` DP-cells and its GPUs, or why the stages do not fit."""
     pipelines = dp_cells * job.cell_pipelines
-    gpus_per_stage = pipelines * job.tensor_parallel
+    gpus_per_stage = pipelines * job.gpus_per_stage
     gpus = [(name, cluster.datacenter(name).gpus) for name in order]
     partitions = assign(gpus, job.partitions, gpus_per_stage)
     option = Option(
         dp_cells=dp_cells,
         pipelines=pipelines,
         policy=request.policy,
-        tp=job.tensor_parallel,
+        tp=job.layout.tp,
         micro_batch=job.layout.micro_batch,
+        cp=job.layout.cp,
+        ep=job.replicas.ep,
         zero=job.zero,
     )
     placed = sum(part.stages for part in partitions)
+    if dp_cells % job.step_of_cells:
+        return replace(option, reason=f"{pipelines} pipelines: must be a multiple of ep = {job.replicas.ep}")
     if placed < job.partitions:
         return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
     return replace(
@@ -272,6 +277,7 @@ def timed_option(
         memory_gb_per_gpu=_memory_gb(option, figures.memory),
         layers_per_stage=tuple(stage.layers for stage in placed) if job.is_modelled else None,
         memory_per_stage=figures.memory,
+        time_per_stage=_time_per_stage(placed) if job.sends_inside else None,
         utilization=figures.utilization,
         allreduce_ms=allreduce_ms + (tied_ms or 0.0 if request.method == "search" else 0.0),
         tied_ms=tied_ms,
@@ -281,6 +287,25 @@ def timed_option(
         contention=figures.contention,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,
     )
+
+
+def _time_per_stage(profiles: Sequence[StageProfile]) -> tuple[StageTime, ...] | None:
+    """None where the messages of any stage are not modelled."""
+    stages = []
+    for stage in profiles:
+        if stage.tp_s is None or stage.cp_s is None or stage.ep_s is None:
+            return None
+        stages.append(
+            StageTime(
+                forward_ms=1e3 * stage.forward_s,
+                backward_ms=1e3 * stage.backward_s,
+                recompute_ms=1e3 * stage.recompute_s,
+                tp_ms=1e3 * stage.tp_s,
+                cp_ms=1e3 * stage.cp_s,
+                ep_ms=1e3 * stage.ep_s,
+            )
+        )
+    return tuple(stages)
 
 
 def _memory_gb(option: Option, memory: tuple[MemoryUse, ...] | None) -> dict[str, float] | None:

@@ -1,29 +1,34 @@
 """Converts the request's document to the algorithms' input: a cluster, and the times of a stage."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from engine.cluster.cluster import Cluster, DataCenter, WanLink
-from engine.cluster.collectives import Values, ring_all_reduce_s
-from engine.cluster.gpus import Gpu
+from engine.cluster.collectives import Values
+from engine.cluster.gpus import Gpu, Network
 from engine.errors import InputError
 from engine.model.document import shape_of
 from engine.model.layer_profiles import GRADIENT_BYTES
 from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
+from engine.plan.gradients import Parameters, Replicas, largest
 from engine.plan.layers import MOST_LAYERS, Balance
 from engine.plan.profiled_job import ProfiledJob
 from engine.plan.recompute import recomputed_stages
 from engine.plan.request import (
     DEFAULT_INTRA_GBPS,
+    DataCenterInput,
     JobInput,
     LayerProfilesInput,
     Layout,
     LinkInput,
     PlanRequest,
 )
-from engine.plan.stages import Stages, stages_of
+from engine.plan.stages import Stages, link_rate, stages_of
+
+ALONE = Replicas()  # each with all experts, and each sequence on one GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,8 @@ class Job:
 
     forward_s : forward time of the fullest stage on the slowest GPU, which sets the pipeline's pace.
     comm_to_compute : C, transfer of one microbatch over one node pair's own share ÷ `forward_s`; not rounded.
-    parameters_per_stage : those of the largest stage; None if not needed and not given.
+    stage_parameters : of the stages whose gradients may take longest to sum; empty if not known.
+    replicas : how a stage's are joined.
     activation_bytes, tokens_per_microbatch : of one microbatch; None if not given.
     gradient_bytes : of a number of a gradient.
     tied_parameters : of a matrix that is embedding and output matrix, on different stages; else 0.
@@ -48,10 +54,11 @@ class Job:
     backward_s: float
     recompute_s: float
     comm_to_compute: float
-    parameters_per_stage: float | None
+    stage_parameters: tuple[Parameters, ...]
     activation_bytes: float | None
     tokens_per_microbatch: int | None
     stages: Stages
+    replicas: Replicas = ALONE
     gradient_bytes: int = 2
     tied_parameters: int = 0
     is_modelled: bool = False
@@ -65,14 +72,29 @@ class Job:
         return self.layout.partitions
 
     @property
-    def tensor_parallel(self) -> int:
+    def parameters_per_stage(self) -> float | None:
+        """Those of the largest stage; None if not known."""
+        return max((stage.all for stage in self.stage_parameters), default=None)
+
+    @property
+    def gpus_per_stage(self) -> int:
         """GPUs per stage of a pipeline."""
-        return self.layout.tp
+        return self.layout.gpus_per_stage
 
     @property
     def cell_pipelines(self) -> int:
         """Pipelines in a DP-cell: C rounded half up, at least 1 (Atlas §4.4, rule 1)."""
         return self.cell or max(1, math.floor(self.comm_to_compute + 0.5))
+
+    @property
+    def sends_inside(self) -> bool:
+        """Whether GPUs of a stage, or of its replicas, send each other messages for each microbatch."""
+        return self.gpus_per_stage * self.replicas.ep > 1
+
+    @property
+    def step_of_cells(self) -> int:
+        """Numbers of DP-cells are multiples of this: their pipelines are whole expert-parallel groups."""
+        return self.replicas.ep // math.gcd(self.replicas.ep, self.cell_pipelines)
 
     @property
     def transfer_s(self) -> float:
@@ -93,8 +115,9 @@ class Job:
         """The job as each of `pipelines` pipelines has it: all replicas of a stage are in one data centre."""
         if not self.zero:
             return self
-        balance = self.balance and self.balance.sharded_over(pipelines)
-        return replace(self, stages=self.stages.sharded_over(pipelines), balance=balance)
+        replicas, ep = pipelines * self.layout.cp, self.replicas.ep
+        balance = self.balance and self.balance.sharded_over(replicas, ep)
+        return replace(self, stages=self.stages.sharded_over(replicas, ep), balance=balance)
 
     def all_reduce_s(self, pipelines: int, bytes_per_s: Values) -> Values:
         """Seconds in which the stages of `pipelines` pipelines sum their gradients at `bytes_per_s`.
@@ -103,10 +126,9 @@ class Job:
         all-reduce is a reduce-scatter and an all-gather (Rajbhandari et al. 2020, §7.2.1). 0 if the number of
         parameters is not known.
         """
-        if self.parameters_per_stage is None:
+        if not self.stage_parameters:
             return 0.0 * bytes_per_s
-        of_fp16 = self.gradient_bytes / 2 * self.parameters_per_stage
-        return ring_all_reduce_s(of_fp16, pipelines, bytes_per_s)
+        return self.replicas.all_reduce_s(self.stage_parameters, self.gradient_bytes, pipelines, bytes_per_s)
 
     def spreads(self, gpus: tuple[Gpu, ...]) -> tuple["Job", ...]:
         """The job with the layers of each stage that are worth a try, stage i on `gpus[i]`.
@@ -122,7 +144,7 @@ class Job:
                 self,
                 layout=replace(self.layout, layers=each),
                 stages=(stages := self.balance.stages_with(each)),
-                parameters_per_stage=max(profile.parameters for profile in stages.on(gpus[0])),
+                stage_parameters=_parameters(stages.on(gpus[0])),
                 balance=None,
             )
             for each in dict.fromkeys((layers, even))
@@ -140,21 +162,36 @@ class Job:
 
 def cluster_of(request: PlanRequest) -> Cluster:
     """The data centres and links of the document, in SI units."""
-    datacenters = tuple(
-        DataCenter(
-            name=dc.name,
-            gpus=dc.gpus,
-            gpu=dc.gpu(),
-            price_per_gpu_hour=dc.price_per_gpu_hour,
-            intra_bytes_per_s=(DEFAULT_INTRA_GBPS if dc.intra_gbps is None else dc.intra_gbps) * 1e9 / 8,
-            intra_latency_s=dc.intra_latency_ms / 1e3,
-            latitude=dc.latitude,
-            longitude=dc.longitude,
-        )
-        for dc in request.datacenters
-    )
+    datacenters = tuple(map(_datacenter, request.datacenters))
+    if request.job.ep > 1:
+        datacenters = tuple(replace(dc, gpu=_in_network(dc)) for dc in datacenters)
     links = map(_link, request.both_ways)
     return Cluster(datacenters=datacenters, links={link.ends: link for link in links})
+
+
+def _datacenter(dc: DataCenterInput) -> DataCenter:
+    return DataCenter(
+        name=dc.name,
+        gpus=dc.gpus,
+        gpu=dc.gpu(),
+        price_per_gpu_hour=dc.price_per_gpu_hour,
+        intra_bytes_per_s=(DEFAULT_INTRA_GBPS if dc.intra_gbps is None else dc.intra_gbps) * 1e9 / 8,
+        intra_latency_s=dc.intra_latency_ms / 1e3,
+        latitude=dc.latitude,
+        longitude=dc.longitude,
+    )
+
+
+def _in_network(dc: DataCenter) -> Gpu:
+    """Its type of GPU with the network of a node, over which tokens go to their experts.
+
+    Types are told apart by name, so that says it too.
+    """
+    network = Network(bytes_per_s=dc.intra_bytes_per_s, latency_s=dc.intra_latency_s)
+    name = f"{dc.gpu.name} at {8e-9 * network.bytes_per_s:g} Gbit/s"
+    if network.latency_s:
+        name += f" and {1e3 * network.latency_s:g} ms"
+    return replace(dc.gpu, name=name, network=network)
 
 
 def _link(ways: tuple[LinkInput, ...]) -> WanLink:
@@ -201,13 +238,24 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
     slowest_link = min((link.bytes_per_s for link in cluster.links.values()), default=math.inf)
     return replace(
         _job(given, layout, stages, beat, comm_to_compute=activation_bytes / slowest_link / beat.forward_s),
-        parameters_per_stage=max(profile.parameters for profile in profiles),
+        stage_parameters=_parameters(profiles),
+        replicas=_replicas(request, cluster, layout),
         activation_bytes=activation_bytes,
         tokens_per_microbatch=layout.micro_batch * model.seq,
         tied_parameters=model.tied_parameters if layout.partitions > 1 else 0,
         is_modelled=True,
         balance=_balance(request, layout, model),
     )
+
+
+def _parameters(profiles: Iterable[StageProfile]) -> tuple[Parameters, ...]:
+    return largest(Parameters(stage.parameters, stage.expert_parameters) for stage in profiles)
+
+
+def _replicas(request: PlanRequest, cluster: Cluster, layout: Layout) -> Replicas:
+    """On the GPUs with the slowest links among those that may be used."""
+    link_bytes_per_s = min(map(link_rate, types_of(request, cluster)))
+    return Replicas(ep=request.job.ep, cp=layout.cp, inside_bytes_per_s=layout.tp * link_bytes_per_s)
 
 
 def _balance(request: PlanRequest, layout: Layout, model: Transformer) -> Balance | None:
@@ -239,7 +287,7 @@ def _profiled_job(request: PlanRequest, cluster: Cluster, layout: Layout, given:
     comm_to_compute = profiled.activation_bytes / slowest_link / beat.forward_s
     return replace(
         _job(request.job, layout, profiled.stages, beat, comm_to_compute=comm_to_compute),
-        parameters_per_stage=max(profile.parameters for profile in profiles),
+        stage_parameters=_parameters(profiles),
         activation_bytes=profiled.activation_bytes,
         tokens_per_microbatch=None if given.seq is None else layout.micro_batch * given.seq,
         gradient_bytes=GRADIENT_BYTES,
@@ -257,7 +305,9 @@ def _job(
         backward_s=beat.backward_s,
         recompute_s=beat.recompute_s,
         comm_to_compute=comm_to_compute,
-        parameters_per_stage=given.parameters_per_stage,
+        stage_parameters=()
+        if given.parameters_per_stage is None
+        else (Parameters(given.parameters_per_stage),),
         activation_bytes=given.activation_bytes,
         tokens_per_microbatch=given.tokens_per_microbatch,
         stages=stages,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engine.cluster.gpus import Gpu
 from engine.model.memory import StageMemory
+from engine.plan.gradients import Parameters, largest
 from engine.plan.stages import Stages
 
 Floats = NDArray[np.float64]
@@ -139,14 +140,16 @@ class Balance:
             self._stages[layers] = self.of_layers(layers)
         return self._stages[layers]
 
-    def sharded_over(self, replicas: int) -> "Balance":
-        """The same with the optimizer's state spread over `replicas` of each stage (ZeRO-1)."""
+    def sharded_over(self, replicas: int, ep: int) -> "Balance":
+        """The same with the optimizer's state spread over `replicas` of each stage (ZeRO-1), of which one in
+        `ep` has the same experts.
+        """
         return Balance(
             layers=self.layers,
             stages=self.stages,
             microbatches=self.microbatches,
             most_held=self.most_held,
-            of_layers=lambda layers: self.stages_with(layers).sharded_over(replicas),
+            of_layers=lambda layers: self.stages_with(layers).sharded_over(replicas, ep),
         )
 
     @property
@@ -154,10 +157,20 @@ class Balance:
         """The stages with one layer each: a GPU that holds none of them is of no use."""
         return self.stages_with((1,) * self.stages)
 
-    def least_parameters(self, gpu: Gpu) -> float:
-        """At least so many has the largest stage (on any type of GPU), however the layers are spread."""
-        counts = self.figures((gpu,) * self.stages, "parameters")
-        return float(max(np.mean(counts.at(self.layers / self.stages)), np.max(counts.at(1))))
+    def least_parameters(self, gpu: Gpu) -> tuple[Parameters, ...]:
+        """Of stages such that some stage (on any type of GPU) takes as long as each of them to sum its
+        gradients, however the layers are spread.
+
+        The mean of all, as the time is linear in the parameters, and each stage with one layer.
+        """
+        every, experts = (
+            self.figures((gpu,) * self.stages, name) for name in ("parameters", "expert_parameters")
+        )
+        mean = self.layers / self.stages
+        return (
+            Parameters(all=float(np.mean(every.at(mean))), experts=float(np.mean(experts.at(mean)))),
+            *largest(map(Parameters, every.at(1).tolist(), experts.at(1).tolist())),
+        )
 
     def layers_on(self, gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
         """The layers of each stage, stage i on `gpus[i]`; None if none fit."""

@@ -116,6 +116,9 @@ EXPLICIT = (
 OF_A_MODEL = (
     "micro_batch",
     "tp",
+    "cp",
+    "ep",
+    "sequence_parallel",
     "layers_per_stage",
     "mfu",
     "measured",
@@ -190,8 +193,9 @@ class LayerProfilesInput(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A layout of a job: stages of a pipeline, GPUs of a stage, sequences of a microbatch.
+    """A layout of a job: stages of a pipeline, tensor-parallel degree, sequences of a microbatch.
 
+    cp : context-parallel degree.
     layers : of each stage; None: as even as possible.
     recompute : of each stage; or the microbatches in flight that each stage must have memory for, with the
         least recomputation; None: as the document says.
@@ -200,8 +204,14 @@ class Layout:
     partitions: int
     tp: int
     micro_batch: int
+    cp: int = 1
     layers: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | int | None = None
+
+    @property
+    def gpus_per_stage(self) -> int:
+        """GPUs of one stage of one pipeline."""
+        return self.tp * self.cp
 
 
 class JobInput(Document):
@@ -209,6 +219,9 @@ class JobInput(Document):
 
     A model's times come from rooflines, from `mfu` if it is given, or from `measured` times. With
     `layer_profiles`, `model` is its name there, and times and sizes are sums over the layers of a stage.
+    cp : context-parallel degree: GPUs of a stage that each have 1/cp of the tokens of every sequence.
+    ep : expert-parallel degree: pipelines that share the experts of their stages.
+    sequence_parallel : norms, dropouts and residuals are split over the `tp` GPUs too.
     layers_per_stage : even; balanced: by speed and memory of the GPUs; or the numbers.
     recompute : activations that are computed again for the backward pass (Korthikanti et al. 2022): none; of
         attention's core (selective); of whole stages (full, or true; none is false); auto: for each stage the
@@ -223,6 +236,9 @@ class JobInput(Document):
     model: NameOrShape | None = None
     micro_batch: MicroBatches = 1
     tp: TpDegrees = 1
+    cp: TpDegree = 1
+    ep: TpDegree = 1
+    sequence_parallel: Flag = True
     layers_per_stage: LayersPerStage = "even"
     mfu: Positive | None = Field(default=None, ge=1e-6, le=1)
     measured: MeasuredProfile | None = None
@@ -247,7 +263,9 @@ class JobInput(Document):
         every = itertools.product(*degrees)
         layers = tuple(self.layers_per_stage) if isinstance(self.layers_per_stage, list) else None
         return tuple(
-            dict.fromkeys(Layout(partitions=p, tp=tp, micro_batch=b, layers=layers) for p, tp, b in every)
+            dict.fromkeys(
+                Layout(partitions=p, tp=tp, micro_batch=b, cp=self.cp, layers=layers) for p, tp, b in every
+            )
         )
 
     @property
@@ -279,7 +297,7 @@ class JobInput(Document):
         assert self.layer_profiles is not None
         if not isinstance(self.model, str):
             yield InputError("model", self.model, "must be the model's name in layer_profiles")
-        names = ("mfu", "measured", "dtype_bytes", "fused_attention", "zero")
+        names = ("mfu", "measured", "dtype_bytes", "fused_attention", "zero", "cp", "ep", "sequence_parallel")
         self._refuse(names, "leave it out with layer_profiles")
         self._refuse(("layers_per_stage",), "with layer_profiles it is layer_profiles.layers_per_stage")
         if "recompute" in self.model_fields_set and self.recompute != "none":

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from engine.model.flops import Recompute
 from engine.schedule.scenario import Contention
 
-# Stages whose memory an answer lists, of all its options together: the best first, then the front.
+# Stages whose memory and times an answer lists, of all its options together: the best first, then the front.
 MOST_STAGES_LISTED = 20_000
 
 StoppedBy = Literal["proven", "candidates", "sampled", "budget", "cancelled"]
@@ -40,6 +40,21 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Milliseconds of one microbatch on a stage: its passes, and what its GPUs wait for in all of them.
+
+    tp_ms, cp_ms, ep_ms : messages of tensor, context and expert parallelism; part of the passes.
+    """
+
+    forward_ms: float
+    backward_ms: float
+    recompute_ms: float
+    tp_ms: float
+    cp_ms: float
+    ep_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One number of DP-cells, placed.
 
@@ -55,7 +70,10 @@ class Option:
     recompute : of each stage, where the plan chooses it: none, selective or full; else None, and not in the
         JSON.
     zero : 1: the replicas of a stage share the optimizer's state; 0 is not in the JSON.
-    tp, micro_batch : GPUs of a stage, sequences of a microbatch.
+    tp, micro_batch : GPUs that share each part of a stage, sequences of a microbatch.
+    cp, ep : GPUs that share the tokens of a sequence, pipelines that share experts; 1 is not in the JSON.
+    time_per_stage : of each stage in pipeline order; None, and not in the JSON, where nothing is sent inside
+        stages or between the replicas of one, or where the times do not say what for.
     memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
         gives times.
     layers_per_stage, memory_per_stage : of each stage in pipeline order; None if the job gives times.
@@ -70,6 +88,8 @@ class Option:
     policy: str
     tp: int = 1
     micro_batch: int = 1
+    cp: int = 1
+    ep: int = 1
     recompute: tuple[Recompute, ...] | None = None
     zero: int = 0
     feasible: bool = False
@@ -80,6 +100,7 @@ class Option:
     memory_gb_per_gpu: dict[str, float] | None = None
     layers_per_stage: tuple[int, ...] | None = None
     memory_per_stage: tuple[MemoryUse, ...] | None = None
+    time_per_stage: tuple[StageTime, ...] | None = None
     pp_time_ms: float | None = None
     lower_bound_ms: float | None = None
     utilization: float | None = None
@@ -120,16 +141,19 @@ class Option:
     def as_dict(self) -> dict[str, Any]:
         """The option as docs/dev/contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("recompute", "update_ms", "tied_ms", "tied_egress_gb"):
+        for name in ("recompute", "update_ms", "tied_ms", "tied_egress_gb", "time_per_stage"):
             if values[name] is None:
                 del values[name]
-        if not self.zero:
-            del values["zero"]
+        for name, usual in (("zero", 0), ("cp", 1), ("ep", 1)):
+            if values[name] == usual:
+                del values[name]
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         if self.layers_per_stage is not None:
             values["layers_per_stage"] = list(self.layers_per_stage)
         if self.memory_per_stage is not None:
             values["memory_per_stage"] = [asdict(use) for use in self.memory_per_stage]
+        if self.time_per_stage is not None:
+            values["time_per_stage"] = [asdict(stage) for stage in self.time_per_stage]
         derived = {"order": list(self.order), "gpu_hours": self.gpu_hours, "bound_ms": self.bound_ms}
         return values | derived | {"partitions": partitions}
 
@@ -225,11 +249,11 @@ class PlanResult:
         return values
 
     def _options_listed(self) -> list[Option]:
-        """The options; beyond MOST_STAGES_LISTED stages in all without the memory of each stage."""
+        """The options; beyond MOST_STAGES_LISTED stages in all without memory and times of each stage."""
         first = [] if self.best is None else [self.best]
         options, listed = list(self.options), 0
         for i in dict.fromkeys([*first, *self.pareto, *range(len(options))]):
             listed += len(options[i].memory_per_stage or ())
             if listed > MOST_STAGES_LISTED and i != self.best:
-                options[i] = replace(options[i], memory_per_stage=None)
+                options[i] = replace(options[i], memory_per_stage=None, time_per_stage=None)
         return options

@@ -57,13 +57,15 @@ class Stages:
     _held: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     _rooms: dict[tuple[object, ...], Room | Infeasible] = field(default_factory=dict, compare=False)
 
-    def sharded_over(self, replicas: int) -> "Stages":
-        """The same stages with the optimizer's state spread over `replicas` of each (ZeRO-1)."""
+    def sharded_over(self, replicas: int, ep: int) -> "Stages":
+        """The same stages with the optimizer's state spread over `replicas` of each (ZeRO-1), of which one in
+        `ep` has the same experts.
+        """
         if self.variants:
             return by_recompute(
-                {mode: one.sharded_over(replicas) for mode, one in self.variants.items()}, self.choice
+                {mode: one.sharded_over(replicas, ep) for mode, one in self.variants.items()}, self.choice
             )
-        memory = self.memory and tuple(one.sharded_over(replicas) for one in self.memory)
+        memory = self.memory and tuple(one.sharded_over(replicas, ep) for one in self.memory)
         return Stages(profiles_on=self.on, memory=memory)
 
     def memory_on(self, gpu: Gpu) -> tuple[StageMemory, ...] | None:
@@ -171,18 +173,17 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
     Raises
     ------
     InputError
-        More partitions than layers, a `tp` that does not divide the heads, or measured times that do not fit.
+        More partitions than layers; a `tp`, `cp` or `ep` that does not divide the heads, the tokens or the
+        experts; or measured times that do not fit.
     """
     if model is None:
         return _as_given(given, layout.partitions)
     blocks = layout.layers or layers_per_stage(model, layout.partitions)
-    for name, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
-        if count % layout.tp:  # which training refuses
-            raise InputError("tp", layout.tp, f"must divide the model's {name} = {count}")
+    _refuse_degrees(given, layout, model)
     assert given.recompute != "auto"  # `recomputed_stages` chooses
     how = How(
         recompute=given.recompute,
-        sequence_parallel=layout.tp > 1,
+        sequence_parallel=given.sequence_parallel and layout.tp > 1,
         fused_attention=given.fused_attention,
     )
     memory = _memory_of(given, layout, model, how, blocks)
@@ -191,6 +192,20 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
     else:
         profiles_on = _by_roofline(given, layout, model, how, blocks)
     return Stages(profiles_on=profiles_on, memory=memory)
+
+
+def _refuse_degrees(given: JobInput, layout: Layout, model: Transformer) -> None:
+    """Raises InputError for a degree that does not divide what it is to divide."""
+    for name, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
+        if count % layout.tp:  # which training refuses
+            raise InputError("tp", layout.tp, f"must divide the model's {name} = {count}")
+    if layout.cp > 1 and model.seq % (2 * layout.cp):
+        allowed = f"twice it must divide the {model.seq} tokens of a sequence: each GPU has two parts of it"
+        raise InputError("cp", layout.cp, allowed)
+    if given.ep > 1 and model.moe is None:
+        raise InputError("ep", given.ep, "must be 1: the model has no experts")
+    if model.moe is not None and model.moe.experts % given.ep:
+        raise InputError("ep", given.ep, f"must divide the model's experts = {model.moe.experts}")
 
 
 def _memory_of(
@@ -204,6 +219,8 @@ def _memory_of(
             model,
             how,
             tp=layout.tp,
+            cp=layout.cp,
+            ep=given.ep,
             micro_batch=layout.micro_batch,
             blocks=blocks,
             moe_blocks=moe_blocks,
@@ -237,7 +254,7 @@ def _at_mfu(
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
     compute = Compute(
         micro_batch=layout.micro_batch,
-        tensor_parallel=layout.tp,
+        gpus=layout.gpus_per_stage,
         mfu=mfu,
         dtype_bytes=given.dtype_bytes,
         recompute=how.recompute,
@@ -260,18 +277,26 @@ def _by_roofline(
     given: JobInput, layout: Layout, model: Transformer, how: How, blocks: Sequence[int]
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
     def on(gpu: Gpu) -> How:
-        if layout.tp > 1 or not how.fused_attention:
+        if layout.gpus_per_stage > 1 or not how.fused_attention:
             return how
         block = measured_block(gpu.name, model, layout.micro_batch, recompute=how.recompute == "full")
         return replace(how, measured=block)
 
     def profiles(gpu: Gpu) -> tuple[StageProfile, ...]:
-        if layout.tp > 1 and not gpu.link_bytes_per_s:
+        if layout.gpus_per_stage > 1 and not gpu.link_bytes_per_s:
             allowed = f"must be 1 on the {gpu.name}, unless its data centre gives link_gb_s, or the job mfu"
-            raise InputError("tp", layout.tp, allowed)
-        machines = (machine_of(gpu),) * layout.partitions
+            name, degree = ("tp", layout.tp) if layout.tp > 1 else ("cp", layout.cp)
+            raise InputError(name, degree, allowed)
+        machines = (_in_network(gpu, layout),) * layout.partitions
         computed = roofline_profiles(
-            model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch, blocks=blocks
+            model,
+            on(gpu),
+            machines,
+            tp=layout.tp,
+            dp=given.ep,
+            cp=layout.cp,
+            micro_batch=layout.micro_batch,
+            blocks=blocks,
         )
         if how.recompute == "selective":
             computed = tuple(map(_in_backward, computed))
@@ -285,15 +310,35 @@ def _by_roofline(
     return profiles
 
 
+def link_rate(gpu: Gpu) -> float:
+    """Bytes/s per direction that are reached between two GPUs of a node.
+
+    Of a GPU with own figures they may be unknown: then nothing is sent inside a stage, which has one GPU.
+    """
+    return gpu.link_bytes_per_s * shipped().hb or math.inf
+
+
 def machine_of(gpu: Gpu) -> Machine:
     """`gpu` at the rates that are reached; a stage's GPUs are in one node, and so are its collectives."""
-    reached = shipped()
-    # Of a GPU with own figures it may be unknown: then nothing is summed inside a stage, which has one GPU.
-    inside = gpu.link_bytes_per_s * reached.hb or math.inf
+    inside = link_rate(gpu)
     return Machine(
-        device=Device.of(gpu, reached),
+        device=Device.of(gpu, shipped()),
         hb_domain=None,
         rates=Rates(hb_bytes_per_s=inside, nic_bytes_per_s=inside),
+    )
+
+
+def _in_network(gpu: Gpu, layout: Layout) -> Machine:
+    """The same, if it is known, with the network of the node, which is the GPUs of one stage."""
+    machine = machine_of(gpu)
+    if gpu.network is None:
+        return machine
+    share = gpu.network.bytes_per_s / layout.gpus_per_stage
+    return replace(
+        machine,
+        hb_domain=layout.tp,
+        rates=replace(machine.rates, nic_bytes_per_s=share),
+        latency_s=gpu.network.latency_s,
     )
 
 

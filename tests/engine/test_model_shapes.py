@@ -10,7 +10,7 @@ from engine.model.presets import PRESETS, preset
 from engine.model.profile import Compute, layers_per_stage, stage_profiles
 from engine.model.transformer import Transformer
 
-ONE = Compute(micro_batch=1, tensor_parallel=1, mfu=0.65, dtype_bytes=2)
+ONE = Compute(micro_batch=1, gpus=1, mfu=0.65, dtype_bytes=2)
 A100 = gpu("a100-80g")
 
 
@@ -83,7 +83,7 @@ def test_stages_add_up_to_the_model(name: str, stages: int) -> None:
 
 
 def test_tensor_parallelism_and_utilization_divide_the_time() -> None:
-    four = Compute(micro_batch=1, tensor_parallel=4, mfu=0.325, dtype_bytes=2)
+    four = Compute(micro_batch=1, gpus=4, mfu=0.325, dtype_bytes=2)
     shape = preset("llama-3-8b")
     halved, whole = (stage_profiles(shape, how, (A100,) * 8)[0].forward_s for how in (four, ONE))
     assert halved == pytest.approx(whole / 2)

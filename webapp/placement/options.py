@@ -71,11 +71,16 @@ def key_of(option: dict[str, Any]) -> dict[str, Any]:
     return {name: option.get(name) for name in (*LAYOUT, "policy", "iteration_ms")}
 
 
+def one_gpu_a_stage(option: dict[str, Any]) -> bool:
+    """Whether a stage of a pipeline is on one GPU: others have no placement."""
+    return (option.get("tp") or 1) * (option.get("cp") or 1) == 1
+
+
 def option_of(plan: Plan, index: Any) -> dict[str, Any] | None:
     """The option that `index` names, if GPUs of the inventory can be placed for it."""
     number = whole(str(index), len(plan.result["options"]) - 1)
     option = None if number is None else plan.result["options"][number]
-    fits = option is not None and option.get("feasible") and (option.get("tp") or 1) == 1
+    fits = option is not None and option.get("feasible") and one_gpu_a_stage(option)
     return option if fits else None
 
 

@@ -9,7 +9,14 @@ from django.db.models import F
 from engine.errors import InputError
 from webapp.computations.models import Computation, ComputationKind, ComputationState
 from webapp.placement.forms import MOST_DEVICES, PlacementForm
-from webapp.placement.options import form_values, key_of, option_of, placements_of, what_differs
+from webapp.placement.options import (
+    form_values,
+    key_of,
+    one_gpu_a_stage,
+    option_of,
+    placements_of,
+    what_differs,
+)
 from webapp.planning.models import Plan
 
 # A placed run waits for its very GPUs and cannot move off a node: not for less than this share of the time.
@@ -54,7 +61,7 @@ def placing_of(plan: Plan, option: dict[str, Any], *, operates: bool, refining: 
     """
     others = placements_of(plan)
     uneven = what_differs(plan.request, option) if option.get("feasible") else []
-    if not uneven or (option.get("tp") or 1) > 1:
+    if not uneven or not one_gpu_a_stage(option):
         return Placing(uneven=uneven, others=others)
     latest = latest_of(plan, option)
     if latest is not None:

@@ -23,9 +23,10 @@ RULES = (
     "iterations",
     "deadline_h",
 )
-COUNTED = ("partitions", "microbatches", "tp", "mfu", "recompute", "zero")
+COUNTED = ("partitions", "microbatches", "tp", "cp", "ep", "mfu", "recompute", "zero")
 # What a launch of a plan of a model trains: that model, or a small one with its times.
 PLANNED, SMALL = "planned", "small"
+ON, OFF = "on", "off"
 SHAPE = ("layers", "hidden", "heads", "seq")
 TRAINED = ("device", "data", "micro_batch", "steps", "lr", "seed")
 PREFILL = ("weight_budget_gb", "kv_budget_gb")
@@ -96,6 +97,7 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         kept = job.get("prefill") or {}
         layers = job.get("layers_per_stage", "even")
         values |= {"layers_per_stage": layers} if isinstance(layers, list) else {"spread": layers}
+        values["sequence_parallel"] = ON if job.get("sequence_parallel", True) else OFF
         if isinstance(flag := job.get("recompute"), bool):
             kept = kept | {"recompute": "full" if flag else "none"}
         return values | kept | model_values(job["model"]) | {"model_micro_batch": job.get("micro_batch", 1)}
@@ -159,12 +161,15 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
         kept = PrefillBudget(**asked_for).model_dump() if asked_for else None
         rest = {
             "tp": one_or_many(values.get("tp")),
+            **{name: values[name] for name in ("cp", "ep") if (values.get(name) or 1) > 1},
             "layers_per_stage": values.get("layers_per_stage") or values.get("spread"),
             "mfu": values.get("mfu"),
             "recompute": values.get("recompute"),
             "zero": values.get("zero"),
             "prefill": kept,
         }
+        if values.get("sequence_parallel") == OFF:
+            job["sequence_parallel"] = False
         return job | {name: value for name, value in rest.items() if value}
     job |= {name: values[name] for name in EXPLICIT if values.get(name) is not None}
     asked = values.get("comm_to_compute")

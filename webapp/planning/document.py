@@ -90,6 +90,10 @@ def train_fields(
     """
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
+    for name, alone in (("cp", "each sequence on one GPU"), ("ep", "all experts of a stage on one GPU")):
+        degree = request["job"].get(name) or 1
+        if degree > 1:
+            raise InputError(name, degree, f"a training run has {alone}: to launch, plan with {name}: 1")
     if len(set(option.get("recompute") or ())) > 1:
         allowed = "a training run recomputes in all stages or in none: plan with full or none to launch"
         raise InputError("recompute", "auto", allowed)

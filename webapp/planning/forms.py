@@ -94,6 +94,29 @@ class PlanForm(Sectioned, ModelFields):
         whole=True, label="Microbatch size, sequences", initial=[1], required=False, help_text=SEVERAL
     )
     tp = Numbers(whole=True, label="Tensor-parallel degree", initial=[1], required=False, help_text=SEVERAL)
+    sequence_parallel = forms.ChoiceField(
+        label="Sequence parallelism",
+        choices=[(compose.ON, "On"), (compose.OFF, "Off")],
+        initial=compose.ON,
+        required=False,
+        help_text="The tensor-parallel GPUs also share norms, dropouts and residuals.",
+    )
+    cp = of_plan(
+        "job.cp",
+        label="Context-parallel degree",
+        initial=1,
+        required=False,
+        help_text="GPUs of a stage that share the tokens of each sequence. Leave MFU empty to count the "
+        "messages. A plan with more than 1 cannot be launched.",
+    )
+    ep = of_plan(
+        "job.ep",
+        label="Expert-parallel degree",
+        initial=1,
+        required=False,
+        help_text="Pipelines that share the experts of their stages. It must divide the number of experts. "
+        "Leave MFU empty to count the messages. A plan with more than 1 cannot be launched.",
+    )
     spread = forms.ChoiceField(
         label="Spread of the layers",
         choices=[("balanced", "By speed and memory of the GPUs"), ("even", "Even")],
@@ -206,7 +229,17 @@ class PlanForm(Sectioned, ModelFields):
         (
             "Layout",
             "",
-            ["partitions", "microbatches", "model_micro_batch", "tp", "spread", "layers_per_stage"],
+            [
+                "partitions",
+                "microbatches",
+                "model_micro_batch",
+                "tp",
+                "sequence_parallel",
+                "cp",
+                "ep",
+                "spread",
+                "layers_per_stage",
+            ],
         ),
         ("Search", "", ["policy", "method", "order", "max_dp_cells", "bill"]),
         (

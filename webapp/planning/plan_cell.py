@@ -1,5 +1,6 @@
 """One DP-cell of a plan's option: its predicted timeline and the figures of its stages."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from engine.job.codes import code_of, in_seconds
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
-from engine.plan.result import MemoryUse, Option, Partition
+from engine.plan.result import MemoryUse, Option, Partition, StageTime
 from engine.simulate import SimulationResult
 from webapp.common.figures import Column, Figures
 
@@ -68,11 +69,18 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
     }
 
 
+_EACH_STAGE: dict[str, Callable[[Any], Any]] = {
+    "layers_per_stage": int,
+    "memory_per_stage": lambda use: MemoryUse(**use),
+    "time_per_stage": lambda stage: StageTime(**stage),
+}
+
+
 def engine_option(option: dict[str, Any]) -> Option:
     """An option as kept, as the engine's own."""
     values = {name: option[name] for name in Option.__slots__ if name in option}
     values["partitions"] = tuple(Partition(**part) for part in option["partitions"])
-    for name, read in (("layers_per_stage", int), ("memory_per_stage", lambda use: MemoryUse(**use))):
+    for name, read in _EACH_STAGE.items():
         if values.get(name) is not None:
             values[name] = tuple(map(read, values[name]))
     return Option(**values)

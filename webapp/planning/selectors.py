@@ -20,6 +20,7 @@ from webapp.planning.one_click import compared, one_clicks
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.stage_memory import MOST_BARS, stage_bars
+from webapp.planning.stage_time import stage_time_bars
 from webapp.planning.what_if import WhatIf, answer_at_once, differences, sliders, what_if_of
 from webapp.planning.work import what_if_at_once
 
@@ -54,6 +55,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     most = MOST_WHAT_IF_SPANS if what.is_changed else MOST_TIMELINE_SPANS
     cell = cell_of(what.document, selected, most)
     refining = _refining(result, refinement, operates)
+    times = stage_time_bars(selected)
     bars = stage_bars(selected, profiled="layer_profiles" in what.document["job"])
     return {
         "plan": plan,
@@ -73,6 +75,8 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "stages": stages_table(selected, cell) if selected and selected["feasible"] else None,
         "memory_bars": bars[:MOST_BARS],
         "more_bars": len(bars) if len(bars) > MOST_BARS else 0,
+        "time_bars": times[:MOST_BARS],
+        "more_times": len(times) if len(times) > MOST_BARS else 0,
         "plan_request": what.document,
         "model_figures": _model_figures(what.document["job"]),
         "excluded": result.get("excluded", []),

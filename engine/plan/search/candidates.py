@@ -78,7 +78,7 @@ class Candidates:
         """Dollars an hour."""
         datacenters, per_stage = (
             self.problem.cluster.datacenters,
-            pipelines * self.problem.job.tensor_parallel,
+            pipelines * self.problem.job.gpus_per_stage,
         )
         whole = self.problem.request.bill == "whole"
         return np.array(

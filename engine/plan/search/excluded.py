@@ -71,7 +71,7 @@ def _why(
     linked : data centres on some route with room for one pipeline; None if these were not listed.
     """
     name, gpus = problem.cluster.datacenters[dc].name, problem.cluster.datacenters[dc].gpus
-    smallest = problem.job.tensor_parallel  # cells of one pipeline are always tried
+    smallest = problem.job.gpus_per_stage  # cells of one pipeline are always tried
     if name not in problem.request.allowed_names:
         return "not among the allowed data centres"
     if gpus < smallest:

@@ -17,15 +17,20 @@ SAMPLED = 48
 
 
 class Numbers:
-    """Every D for which the data centres hold a cell's stages, or, of very many, a sample."""
+    """Every D for which the data centres hold a cell's stages, or, of very many, a sample.
+
+    step : D is a multiple of it.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._capacities: dict[int, tuple[int, ...]] = {}
         self._bounds: dict[int, float] = {}
-        most = self._most(most_dp_cells(problem.request, problem.job))
+        self.step = problem.job.step_of_cells
+        most = self._most(most_dp_cells(problem.request, problem.job)) // self.step
         self.is_sampled = most > MOST_EXACT
-        self.all = _evenly(most, SAMPLED) if self.is_sampled else list(range(1, most + 1))
+        steps = _evenly(most, SAMPLED) if self.is_sampled else range(1, most + 1)
+        self.all = [self.step * n for n in steps]
 
     def capacities(self, number: int) -> tuple[int, ...]:
         """Stages that each data centre holds."""
@@ -40,10 +45,11 @@ class Numbers:
         if not self.is_sampled or self.problem.request.objective != "throughput":
             return number
         job, datacenters = self.problem.job, self.problem.cluster.datacenters
-        per_cell = job.cell_pipelines * job.tensor_parallel
+        per_cell = job.cell_pipelines * job.gpus_per_stage
         room = min(datacenters[dc].gpus // (n * per_cell) for dc, n in zip(route, split, strict=True))
         limit = self.problem.request.max_dp_cells
-        return room if limit is None else min(room, limit)
+        room = room if limit is None else min(room, limit)
+        return room // self.step * self.step
 
     def spread(self, count: int) -> list[int]:
         """Some of them, in even ratios."""
@@ -60,7 +66,7 @@ class Numbers:
         if objective == "throughput":
             most = problem.most_anywhere(number) if self.is_sampled else number
             return most * cell * problem.job.tokens_per_pipeline / least_ms * 1e3
-        gpus = number * cell * problem.job.tensor_parallel * problem.job.partitions
+        gpus = number * cell * problem.job.gpus_per_stage * problem.job.partitions
         price = min(problem.cluster.datacenters[dc].price_per_gpu_hour for dc in problem.usable)
         dollars = least_ms / 3.6e6 * gpus * price
         if objective == "cost":

@@ -64,7 +64,7 @@ class Problem:
 
     def capacities(self, pipelines: int) -> tuple[int, ...]:
         """Stages that each data centre holds of `pipelines` pipelines; 0 if it may not be used."""
-        per_stage = pipelines * self.job.tensor_parallel
+        per_stage = pipelines * self.job.gpus_per_stage
         held = [0] * len(self.cluster.datacenters)
         for dc in self.usable:
             held[dc] = min(self.job.partitions, self.cluster.datacenters[dc].gpus // per_stage)
@@ -72,7 +72,7 @@ class Problem:
 
     def most_anywhere(self, number: int) -> int:
         """The most DP-cells for which the data centres hold as many stages as they do for `number`."""
-        cell = self.job.cell_pipelines * self.job.tensor_parallel
+        cell = self.job.cell_pipelines * self.job.gpus_per_stage
         held = zip(self.cluster.datacenters, self.capacities(number * self.job.cell_pipelines), strict=True)
         return max((dc.gpus // (n * cell) for dc, n in held if n), default=number)
 
@@ -87,7 +87,7 @@ class Problem:
         """The job with the fewest parameters that its largest stage can have, for bounds."""
         if self.job.balance is None:
             return self.job
-        return replace(self.job, parameters_per_stage=self.job.balance.least_parameters(self.types[0]))
+        return replace(self.job, stage_parameters=self.job.balance.least_parameters(self.types[0]))
 
     @property
     def spreads(self) -> int:
@@ -145,7 +145,7 @@ def other_sizes(problem: Problem) -> tuple[int, ...]:
     """
     tried = set(first_sizes(problem.job))
     gpus = sum(problem.cluster.datacenters[dc].gpus for dc in problem.usable)
-    most = gpus // (problem.job.tensor_parallel * problem.job.partitions)
+    most = gpus // (problem.job.gpus_per_stage * problem.job.partitions)
     return tuple(size for size in range(1, most + 1) if size not in tried)
 
 
@@ -167,7 +167,7 @@ def layouts_to_try(request: PlanRequest, layout: Layout) -> list[Layout]:
         return [layout]
     cluster = cluster_of(request)
     job, types = job_of(request, cluster, layout), types_of(request, cluster)
-    most = max(dc.gpus for dc in cluster.datacenters) // layout.tp
+    most = max(dc.gpus for dc in cluster.datacenters) // layout.gpus_per_stage
     replicas = {max(1, most >> i) for i in range(most.bit_length() + 1)} if job.zero else {1}
     points = [turning_points(job.of_pipelines(n).stages, types, job.microbatches) for n in replicas]
     return [replace(layout, recompute=k) for k in sorted(set().union(*points))]
@@ -183,13 +183,13 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
     listed = cluster_of(request)
     cluster = replace(listed, datacenters=tuple(sorted(listed.datacenters, key=lambda dc: dc.name)))
     job = replace(job_of(request, cluster, layout), cell=1)
-    most = max(dc.gpus for dc in cluster.datacenters) // job.tensor_parallel
+    most = max(dc.gpus for dc in cluster.datacenters) // job.gpus_per_stage
     roomiest = job.of_pipelines(max(1, most))
     usable = tuple(
         i
         for i, dc in enumerate(cluster.datacenters)
         if dc.name in request.allowed_names
-        and dc.gpus >= job.tensor_parallel
+        and dc.gpus >= job.gpus_per_stage
         and not roomiest.no_room_on(dc.gpu)
     )
     index = {dc.name: i for i, dc in enumerate(cluster.datacenters)}
@@ -221,7 +221,7 @@ def in_cells(whole: Problem, cell: int) -> Problem:
     stage.
     """
     job, datacenters = replace(whole.job, cell=cell), whole.cluster.datacenters
-    usable = tuple(i for i in whole.usable if datacenters[i].gpus >= cell * job.tensor_parallel)
+    usable = tuple(i for i in whole.usable if datacenters[i].gpus >= cell * job.gpus_per_stage)
     if usable == whole.usable:
         return replace(whole, job=job)
     types = {datacenters[i].gpu.name for i in usable}

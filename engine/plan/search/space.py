@@ -142,11 +142,12 @@ class Space:
 
         By bisection: each further cell costs more and makes the all-reduce longer.
         """
-        largest, low, high = past, 1, past.dp_cells - 1
+        step = self.numbers.step
+        largest, low, high = past, 1, past.dp_cells // step - 1
         while low <= high:
             middle = (low + high) // 2
-            cells = self.cells.timed(self._placed(replace(ahead, dp_cells=middle)))
-            option = self._best_option(ahead, middle, cells)
+            cells = self.cells.timed(self._placed(replace(ahead, dp_cells=middle * step)))
+            option = self._best_option(ahead, middle * step, cells)
             if option.feasible:
                 largest, low = option, middle + 1
             else:
@@ -159,7 +160,9 @@ class Space:
         if request.budget_per_iteration is None and request.deadline_h is None:
             return False
         candidates = self.classes[ahead.of]
-        least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried if these are too many
+        least = (
+            self.numbers.step if self.numbers.is_sampled else ahead.dp_cells
+        )  # fewer are tried if these are too many
         best_ms, _ = self._least_ms(ahead, least)
         job = self.problem.least_job
         at_best = TimedCell(
@@ -176,8 +179,11 @@ class Space:
         job = self.problem.job
         placed, stages = sum(self.problem.capacities(job.cell_pipelines)), job.partitions
         if placed < stages:
-            per_stage = job.cell_pipelines * job.tensor_parallel
+            per_stage = job.cell_pipelines * job.gpus_per_stage
             return f"not even one DP-cell fits: {short_of_gpus(placed, stages, per_stage)}"
+        if self.numbers.step > 1 and not self.numbers.all:
+            fewest = self.numbers.step * job.cell_pipelines
+            return f"ep = {job.replicas.ep} needs at least {fewest} pipelines, and they do not fit"
         return "no chain of linked data centres holds every stage of one DP-cell"
 
     def _option(
@@ -186,13 +192,15 @@ class Space:
         problem = self.problem
         pipelines = dp_cells * problem.job.cell_pipelines
         partitions = problem.partitions(route, split)
-        per_stage = pipelines * problem.job.tensor_parallel
+        per_stage = pipelines * problem.job.gpus_per_stage
         option = Option(
             dp_cells=dp_cells,
             pipelines=pipelines,
             policy=problem.request.policy,
-            tp=problem.job.tensor_parallel,
+            tp=problem.job.layout.tp,
             micro_batch=problem.job.layout.micro_batch,
+            cp=problem.job.layout.cp,
+            ep=problem.job.replicas.ep,
             zero=problem.job.zero,
             partitions=partitions,
             gpus_used={part.dc: part.stages * per_stage for part in partitions},
