@@ -6,6 +6,7 @@ bf16 also the weight as it is computed with. With ZeRO-1 the replicas of a stage
 moments. It has no dropout, and computes a stage's blocks again in one go.
 """
 
+import os
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
@@ -64,6 +65,19 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
     held = held_bytes(counts, schedule, _of_chunks(job, schedule.traversal))
     assert held is not None
     return [_needed(stage, one, held[stage], peak[stage]) for stage, one in enumerate(counts)]
+
+
+def machine_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def state_bytes(job: TrainJob) -> list[int]:
+    """Weights, gradients and optimizer states of each stage, in order: what a GPU needs at least.
+
+    Asks for no schedule: stages count as if pipelines went straight through them.
+    """
+    return [int(one.state_bytes) for one in _of_stages(job, straight(job.cell.stages))]
 
 
 def _of_chunks(job: TrainJob, traversal: Traversal) -> list[list[Counted]]:

@@ -16,7 +16,6 @@ from engine.model.hugging_face import read_config
 from engine.model.transformer import OWN_FAMILIES, Transformer
 
 BYTE_VOCABULARY = 256
-MOST_PARAMETERS = 2_000_000_000
 FFN_MULTIPLE = 32  # Llama's inner width is rounded up to a multiple of it
 
 # Fields of a config that would train another model than the plain, causal one.
@@ -68,9 +67,6 @@ class TrainModel(Document):
         if self.family == "llama" and self.hidden // self.heads % 2:
             allowed = f"hidden / heads must be even for rotary positions, not {self.hidden // self.heads}"
             raise InputError("heads", self.heads, allowed)
-        if self.parameters > MOST_PARAMETERS:
-            allowed = f"gives {self.parameters:,} parameters; at most {MOST_PARAMETERS:,}"
-            raise InputError("hidden", self.hidden, allowed)
         return self
 
     @property

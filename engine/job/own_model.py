@@ -1,9 +1,10 @@
-"""A document's model as `model` of a training job, where its blocks are ours."""
+"""A document's model as `model` of a training job."""
 
 from typing import Any
 
 from engine.errors import InputError
-from engine.job.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
+from engine.inputs import parse
+from engine.job.model_document import BYTE_VOCABULARY, ConfigModel
 from engine.model.document import ModelInput, shape_of
 from engine.model.hugging_face import HuggingFaceModel
 from engine.model.transformer import is_own
@@ -17,7 +18,7 @@ def own_model(given: str | ModelInput | HuggingFaceModel, stages: int, otherwise
     Raises
     ------
     InputError
-        An unknown name, blocks of another kind than ours, or too many parameters.
+        An unknown name, or blocks of another kind than ours.
     """
     called, shape = given if isinstance(given, str) else "the model", shape_of(given, stages)
     if not is_own(shape):
@@ -35,11 +36,22 @@ def own_model(given: str | ModelInput | HuggingFaceModel, stages: int, otherwise
         document["kv_heads"] = shape.kv_heads
     if shape.vocab > BYTE_VOCABULARY:
         document["vocab"] = shape.vocab
-    parameters = shape.layers * shape.layer_parameters + shape.embedding_parameters + shape.head_parameters
-    if parameters > MOST_PARAMETERS:
-        allowed = (
-            f"{called} has {parameters:,} parameters, but a training run may have at most "
-            f"{MOST_PARAMETERS:,}: {otherwise}"
-        )
-        raise InputError("model", called, allowed)
+    return document
+
+
+def trained_model(given: str | ModelInput | HuggingFaceModel, stages: int, otherwise: str) -> dict[str, Any]:
+    """The `model` of a job that trains the given model itself: a config.json stays what it is.
+
+    Parameters and errors as in `own_model`; of a config, InputError where its layers are not trained
+    (experts, latent attention, fewer tokens than bytes).
+    """
+    if not isinstance(given, HuggingFaceModel):
+        return own_model(given, stages, otherwise)
+    config = {name: value for name, value in given.root.items() if name != "seq"}
+    document = {"config": config, "seq": given.read.shape.seq}
+    try:
+        parse(ConfigModel, document)
+    except InputError as error:
+        allowed = f"a training run refuses {error.field}, {error.allowed}: {otherwise}"
+        raise InputError("model", config["model_type"], allowed) from None
     return document

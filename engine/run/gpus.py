@@ -1,4 +1,4 @@
-"""Whether a machine has the GPUs that its ranks take, and the package that their model is of. No torch.
+"""Whether a machine has the GPUs and the memory that its ranks take, and their model's package. No torch.
 
 Several ranks share a GPU where a job says so (`ranks_per_gpu`): for a machine with one card. NCCL refuses two
 ranks on one card, so they sum over gloo.
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from engine.errors import InputError
 from engine.job.devices import CUDA
 from engine.job.launch import LaunchSpec
+from engine.job.memory import machine_bytes, state_bytes
 from engine.job.model_document import ConfigModel
 
 PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
@@ -19,7 +20,8 @@ PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
 def check_machine(spec: LaunchSpec) -> None:
     """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one.
 
-    Or where their model is one of transformers, which is not installed.
+    Or where their model is one of transformers, which is not installed; or where this machine's memory, which
+    they share without GPUs, is less than their weights, gradients and optimizer states.
     """
     model = spec.job.model
     if isinstance(model, ConfigModel) and find_spec("transformers") is None:
@@ -28,6 +30,7 @@ def check_machine(spec: LaunchSpec) -> None:
         )
         raise InputError("model.config", model.config["model_type"], allowed)
     if spec.job.device.kind != CUDA:
+        _check_memory(spec)
         return
     most = spec.job.device.ranks_per_gpu
     ranks_of: dict[int, list[int]] = {}
@@ -40,6 +43,22 @@ def check_machine(spec: LaunchSpec) -> None:
             allowed = f"at least {len(ranks)}, as ranks {named} take GPU {gpu}; or a GPU for each rank"
             raise InputError("device.ranks_per_gpu", most, allowed)
     _check_seen({gpu: ranks[0] for gpu, ranks in ranks_of.items()}, seen())
+
+
+def _check_memory(spec: LaunchSpec) -> None:
+    """Raise InputError where what the local ranks hold at least is more than this machine's memory."""
+    if spec.job.swap_strategy is not None:
+        return  # it swaps because its model is larger than a GPU
+    stages = state_bytes(spec.job)
+    needed = sum(stages[one.stage] for one in spec.ranks if one.rank in spec.local)
+    size = machine_bytes()
+    if needed > size:
+        model = spec.job.model
+        allowed = (
+            f"fewer: the weights, gradients and optimizer states of {len(spec.local)} ranks are"
+            f" {needed / 1e9:,.1f} GB, and this machine has {size / 1e9:,.1f} GB of memory"
+        )
+        raise InputError("model", f"{model.parameters:,} parameters", allowed)
 
 
 def _check_seen(taken: dict[int, int], count: int) -> None:

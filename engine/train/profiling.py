@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
 from engine.job.job import TrainJob
+from engine.job.memory import NUMBERS_PER_PARAMETER, machine_bytes, state_bytes
 from engine.job.model_document import TrainModel
 from engine.job.own_model import own_model
 from engine.model.hugging_face import HuggingFaceModel
@@ -67,7 +68,14 @@ class ProfileRequest(Document):
     def _consistent(self) -> "ProfileRequest":
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError("device", self.device, "torch sees no CUDA device here; allowed: cpu")
-        _ = self.job
+        # Weight and gradient: nothing is trained.
+        needed, size = max(state_bytes(self.job)) * 2 / NUMBERS_PER_PARAMETER, machine_bytes()
+        if self.device == "cpu" and needed > size:
+            allowed = (
+                f"fewer in a stage: the weights and gradients of one are {needed / 1e9:,.1f} GB, and"
+                f" this machine has {size / 1e9:,.1f} GB of memory"
+            )
+            raise InputError("model", f"{self.model.parameters:,} parameters", allowed)
         return self
 
     @property

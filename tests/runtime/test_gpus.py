@@ -111,6 +111,19 @@ def test_gpus_that_are_not_there_or_taken_twice_are_refused_before_anything_star
     check_machine(single_machine(job(), run="x", log_dir=""))  # says nothing of other devices
 
 
+def test_ranks_without_gpus_fit_into_the_memory_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 bytes a parameter in fp32: weight, gradient and AdamW's two moments."""
+    spec = single_machine(job(pipelines=1), run="x", log_dir="")
+    needed = 16 * spec.job.model.parameters
+    monkeypatch.setattr("engine.run.gpus.machine_bytes", lambda: needed)
+    check_machine(spec)
+    monkeypatch.setattr("engine.run.gpus.machine_bytes", lambda: needed - 1)
+    with pytest.raises(InputError, match=r"^model: .*weights, gradients and optimizer states of 3 ranks are"):
+        check_machine(spec)
+    first = dataclasses.replace(spec, local=spec.local[:1])
+    check_machine(first)  # the other ranks are on other machines
+
+
 @pytest.mark.parametrize(
     ("ranks_per_gpu", "gpus"), [(6, [0] * 6), (2, [0, 0, 1, 1, 2, 2]), (4, [0] * 4 + [1] * 2)]
 )

@@ -85,6 +85,18 @@ def test_the_table_has_a_row_per_stage() -> None:
     assert "recompute" in lines[0]
 
 
+def test_a_stage_that_this_machine_cannot_hold_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and gradients, 4 bytes each, of 16 layers of Llama 3 8B with the output matrix."""
+    layer = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096
+    needed = 8 * (16 * layer + 128256 * 4096 + 4096)
+    asked = {"model": "llama-3-8b", "stages": 2}
+    monkeypatch.setattr("engine.train.profiling.machine_bytes", lambda: needed)
+    assert parse(ProfileRequest, asked).model.parameters == 8_030_261_248
+    monkeypatch.setattr("engine.train.profiling.machine_bytes", lambda: needed - 1)
+    with pytest.raises(InputError, match=r"model: .*weights and gradients of one are 32\.1 GB"):
+        parse(ProfileRequest, asked)
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -94,7 +106,6 @@ def test_the_table_has_a_row_per_stage() -> None:
         ({"model": {**MODEL, "heads": 5}}, "heads"),
         ({"dtype": "fp8"}, "dtype"),
         ({"model": "tinny"}, "model"),
-        ({"model": "llama-3-8b"}, "model"),
         ({"model": {**CONFIG, "num_attention_heads": 3}}, "model.num_key_value_heads"),
         ({"model": {**CONFIG, "num_hidden_layers": 10**9}}, "model.num_hidden_layers"),
         ({"model": {**CONFIG, "tie_word_embeddings": True}}, "model"),

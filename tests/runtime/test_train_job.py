@@ -49,7 +49,6 @@ REFUSED = [
     ({"datacenters": [{"name": "north", "gpus": 4}, {"name": "north", "gpus": 2}]}, r"datacenters\[1\].name"),
     ({"model": {"layers": 2, "hidden": 32, "heads": 2, "seq": 16}}, "model.layers"),
     ({"model": {"layers": 3, "hidden": 32, "heads": 3, "seq": 16}}, "model.heads"),
-    ({"model": {"layers": 3, "hidden": 900000, "heads": 2, "seq": 16}}, "model.hidden"),
     ({"policy": "atlos"}, "did you mean 'atlas'"),
     ({"policy": "interleaved", "chunks": 2}, "model.layers.*3 stages × 2 chunks"),
     ({"schedule": "microbatches 3"}, "schedule.*must read"),

@@ -24,7 +24,7 @@ def made(world: World, **values: Any) -> Plan:
     assert form.is_valid(), form.errors
     answer = world.client("operator").post(CREATE, form.data)
     assert answer.status_code == 302, answer.context["form"].errors
-    return Plan.objects.get(name="new")
+    return Plan.objects.get(name=form.cleaned_data["name"])
 
 
 def page_of(world: World, plan: Plan, who: str = "operator") -> Any:

@@ -4,16 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
-from engine.errors import InputError
 from tests.site.test_folds import plan_form
 from tests.site.test_new_plan import CREATE, made, page_of
 from tests.site.world import World
+from webapp.jobs.models import Run
 from webapp.planning.compose import initial_of
-from webapp.planning.document import train_fields
 from webapp.planning.models import Plan
 
 CONFIG = (Path(__file__).parent.parent / "configs" / "llama-3.2-1b.json").read_text()
@@ -87,12 +85,32 @@ def test_the_form_says_what_a_gpu_of_the_layout_holds(world: World) -> None:
         assert "Memory a GPU" not in figures(world, model="llama-3-8b", **{**layout, **wrong}), wrong
 
 
-def test_a_family_that_no_run_trains_is_launched_as_a_small_model_alone(world: World) -> None:
-    plan = made(world, **{**CHOSEN, "model_seq": "8192"})  # its stages take the 5 ms of an emulated op
-    option = plan.result["options"][plan.result["best"]]
+LONG = {**CHOSEN, "model_seq": "8192"}  # its stages take the 5 ms of an emulated op
+
+
+def test_a_config_is_launched_as_the_model_that_it_is(world: World) -> None:
+    """Rotary positions, tied embedding and all: a shape of ours would be another model."""
+    plan = made(world, **LONG)
+    tied = page_of(world, plan).context["launch"]
+    assert "share the embedding, whose gradients they sum, but no link joins them" in tied["reason"]
+    plan = made(world, **LONG, name="two", datacenters=[dc.pk for dc in world.dcs[:2]])
     launch = page_of(world, plan).context["launch"]
     assert launch["ok"], launch
-    training = {**(plan.training or {})}
-    del training["model"]
-    with pytest.raises(InputError, match="llama differs"):
-        train_fields(plan.request, option, training)
+    assert launch["trains"] == "the planned model of 1.24 billion parameters"
+    sent = world.client("operator").post(f"/plans/{plan.pk}/launch/", {"option": plan.result["best"]})
+    assert sent.status_code == 302
+    model = Run.objects.get().job.document["model"]
+    assert model == {"config": json.loads(CONFIG), "seq": 8192}
+    small = made(world, **LONG, name="small", trains="small")
+    assert page_of(world, small).context["launch"]["trains"].startswith("a stand-in of ")
+
+
+def test_a_model_with_experts_is_launched_as_a_stand_in_alone(world: World) -> None:
+    whole = json.loads((Path(__file__).parent.parent / "configs" / "mixtral-8x7b.json").read_text())
+    config = json.dumps({**whole, "num_hidden_layers": 6})  # which fits
+    plan = made(world, model="config", config=config, model_seq="8192")
+    launch = page_of(world, plan).context["launch"]
+    assert not launch["ok"]
+    assert "models with experts are not trained: train a stand-in with its times" in launch["reason"]
+    small = made(world, model="config", config=config, model_seq="8192", name="small", trains="small")
+    assert page_of(world, small).context["launch"]["ok"]

@@ -7,6 +7,7 @@ import pytest
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from engine.job.memory import stage_memory
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
 from engine.schedule.scenario import Scenario
@@ -99,10 +100,6 @@ def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"trains": "planned"},
-            "llama-3-8b has 8,030,261,248 parameters, but a training run may have at most 2,000,000,000",
-        ),
         ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, but a run of the site has one per stage"),
         ({"model": "tiny", "trains": "planned"}, "at least 5 ms on device emulated"),
         ({"steps": None}, "has no section Training"),
@@ -120,6 +117,46 @@ def test_what_a_run_cannot_do_is_said_beside_the_button_and_launches_nothing(
     sent = client.post(f"/plans/{plan.pk}/launch/", {"option": index}, follow=True)
     assert said.lower() in " ".join(str(message) for message in sent.context["messages"]).lower()
     assert not Run.objects.exists()
+
+
+def test_the_memory_of_the_nodes_decides_how_large_a_model_is_launched(world: World) -> None:
+    """8 billion parameters of 18 bytes: two of bf16, four of fp32."""
+    plan = planned(world, trains="planned")
+    index, client = plan.result["best"], world.client("operator")
+    job = parse(TrainJob, document(plan))
+    assert job.model.parameters == 8_030_261_248
+    held = 18 * job.model.parameters * job.cell.pipelines / 3  # in each of three data centres, about
+    Node.objects.update(seen_hardware={"memory_bytes": int(held / 2)})
+    world.hear()
+    reason = client.get(f"/plans/{plan.pk}/").context["launch"]["reason"]
+    assert "Memory in " in reason
+    assert "Or copy the plan and have it train a stand-in" in reason
+    client.post(f"/plans/{plan.pk}/launch/", {"option": index})
+    assert not Run.objects.exists()
+    Node.objects.update(seen_hardware={"memory_bytes": int(held * 2)})
+    page = client.get(f"/plans/{plan.pk}/")
+    assert page.context["launch"]["trains"] == "the planned model of 8.03 billion parameters"
+    client.post(f"/plans/{plan.pk}/launch/", {"option": index})
+    assert Run.objects.get().job.document["model"]["layers"] == 32
+
+
+def test_the_memory_of_real_gpus_decides_too(world: World) -> None:
+    """The agents' figures count where a node's GPUs have less than their type."""
+    Node.objects.update(device="cuda")
+    plan = planned(world, trains="planned", device="cuda")
+    index = plan.result["best"]
+    needed = max(stage.total_bytes for stage in stage_memory(parse(TrainJob, document(plan))))
+    for sizes, blocks in (([needed, needed], None), ([needed - 1, needed], False), ([needed - 1] * 2, True)):
+        gpus = [{"name": "A100", "memory_bytes": size} for size in sizes]
+        for node in world.nodes:  # of two in a data centre, one may have large GPUs
+            Node.objects.filter(pk=node.pk).update(seen_hardware={"gpus": gpus[:1]})
+            twin = {"dc": node.dc, "pool": node.pool, "gpus": 4, "device": "cuda"}
+            Node.objects.update_or_create(
+                twin | {"seen_hardware": {"gpus": gpus[1:]}}, name=f"{node.name}-twin"
+            )
+        checks = [check for check in dry_run(plan, index)["checks"] if check["name"].startswith("Memory in")]
+        assert [check["blocks"] for check in checks] == ([] if blocks is None else [blocks] * len(checks))
+        assert bool(checks) == (blocks is not None)
 
 
 def test_a_model_too_large_for_the_machines_of_its_nodes_is_not_launched(world: World) -> None:

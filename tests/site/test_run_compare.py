@@ -138,4 +138,4 @@ def test_runs_of_different_models_say_so(world: World) -> None:
     text = unescape(page(world, f"?run={first.pk}&run={second.pk}").content.decode())
     said = re.search(r"These runs train different models: (.*?)\. ", text)
     assert said
-    assert len(set(re.findall(r"a model of ([\d,]+) parameters", said[1]))) == 2
+    assert len(set(re.findall(r"a stand-in of ([\d,]+) parameters", said[1]))) == 2

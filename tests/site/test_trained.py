@@ -1,7 +1,9 @@
 """What a launch trains, and which nodes it lacks, is said before and after it in the same words."""
 
+import json
 import re
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from webapp.planning import compose
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
 from webapp.planning.trained import trained_words
+
+CONFIGS = Path(__file__).parent.parent / "configs"
 
 
 def planned(world: World, **changes: Any) -> Plan:
@@ -56,7 +60,9 @@ def test_the_planned_model_is_called_so() -> None:
     shape = {"layers": 4, "hidden": 64, "heads": 4, "seq": 64}
     request = {"job": {"model": shape}}
     own = {"model": {**shape, "family": "gpt", "ffn": 256}, "cell": {"stages": 2}}
-    assert trained_words(own, request) == "the planned model"
+    assert trained_words(own, request) == "the planned model of 236,928 parameters"
+    reads = {**own, "model": {**own["model"], "tokenizer": "/data/tokenizer.json", "vocab": 256}}
+    assert trained_words(reads, request).startswith("the planned model of ")
     other = {**own, "model": {**own["model"], "layers": 2}}
     assert trained_words(other, request).startswith("a stand-in of ")
     assert trained_words(own, None).startswith("a model of ")
@@ -66,6 +72,34 @@ def test_the_planned_model_is_called_so() -> None:
     assert trained_words({"model": {"sparse": True}, "cell": {"stages": 2}}, request) == (
         "a model that this version does not know"
     )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"init": "/models/qwen2"}, {"tokenizer": "/models/qwen2/tokenizer.json"}]
+)
+def test_weights_and_tokens_make_no_other_model(changes: dict[str, str]) -> None:
+    config = json.loads((CONFIGS / "qwen2.5-7b.json").read_text())
+    request = {"job": {"model": {**config, "seq": 4096}}}
+    own = {"model": {"config": config, "seq": 4096, **changes}, "cell": {"stages": 2}}
+    assert trained_words(own, request) == "the planned model of 7.62 billion parameters"
+    other = {**config, "rope_theta": 10_000.0}
+    assert trained_words({**own, "model": {**own["model"], "config": other}}, request).startswith(
+        "a stand-in "
+    )
+
+
+def test_a_stand_in_is_named_in_every_list_of_runs(world: World) -> None:
+    plan = planned(world)
+    run = launch_plan(world.users["operator"], plan, plan.result["best"])
+    size = trained_words(run.job.document, plan.request).split()[3]
+    for page in ("/runs/", f"/plans/{plan.pk}/"):
+        text = unescape(world.client("viewer").get(page).content.decode())
+        assert f"stand-in, {size} parameters" in text, page
+    run.job.plan_copy = {}
+    run.job.save()
+    text = unescape(world.client("viewer").get("/runs/").content.decode())
+    assert "stand-in" not in text
+    assert f"{size} parameters" in text
 
 
 def test_nodes_that_must_come_first_are_named(world: World) -> None:

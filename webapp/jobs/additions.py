@@ -62,7 +62,7 @@ def _of_link(request: HttpRequest, context: Context) -> Context:
 
 
 def _table(request: HttpRequest, where: Q) -> Any:
-    runs = Run.objects.visible_to(request.user).current().for_lists().filter(where).distinct()
+    runs = Run.objects.visible_to(request.user).current().for_lists().with_models().filter(where).distinct()
     return bound_table(request, RunTable, runs, prefix="runs-")
 
 

@@ -132,6 +132,7 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
     """Where nodes have no GPUs of their own, ranks share the memory of their machines: one check per data
     centre whose machines cannot hold them, by what the agents have seen."""
     if job.device.kind == "cuda":
+        yield from _smaller_gpus(job, memory, named)
         return
     needed: dict[str, list[int]] = defaultdict(list)
     for dcs in job.dcs_of_pipeline:
@@ -152,6 +153,30 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
         )
         if sum(stages) > sum(held) or max(stages) > max(held):
             yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
+
+
+def _smaller_gpus(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Iterator[Check]:
+    """GPUs that have less memory than a stage may need which comes to them, by what the agents have seen."""
+    most: dict[str, int] = defaultdict(int)
+    for dcs in job.dcs_of_pipeline:
+        for stage, dc in enumerate(dcs):
+            name = job.datacenters[dc].name
+            most[name] = max(most[name], memory[stage].total_bytes)
+    nodes = Node.objects.filter(pool__in=named.values(), device=job.device.kind).order_by("name")
+    seen = list(nodes.values_list("name", "pool", "seen_hardware__gpus"))
+    for name, needed in most.items():
+        here = [(node, gpus or []) for node, pool, gpus in seen if name in named and pool == named[name].pk]
+        small = {node: size for node, gpus in here if (size := _least(gpus)) is not None and size < needed}
+        if small:
+            node, size = min(small.items(), key=lambda row: row[1])
+            text = f"A stage needs up to {_size(needed)}, but a GPU of {node} has {_size(size)}."
+            blocks = len(small) == len(here) and not wants_search(job)
+            yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=blocks)
+
+
+def _least(gpus: list[dict[str, Any]]) -> int | None:
+    """The memory of the smallest of a node's GPUs, as its agent has said; None where it has not."""
+    return min((gpu["memory_bytes"] for gpu in gpus if "memory_bytes" in gpu), default=None)
 
 
 def _files(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:

@@ -155,6 +155,15 @@ class RunQuerySet(ArchivableQuerySet):
         waits = When(~Q(waits_for=""), status=Status.QUEUED, then=Value(RunState.WAITING))
         return self.annotate(shown_state=Case(waits, default=F("status"), output_field=models.CharField()))
 
+    def with_models(self) -> RunQuerySet:
+        """Adds `trained_model`, `stages`, `planned_model` and `of_plan`: whether it came from a plan."""
+        return self.annotate(
+            trained_model=F("job__document__model"),
+            stages=F("job__document__cell__stages"),
+            planned_model=F("job__plan_copy__request__job__model"),
+            of_plan=Q(job__plan_copy__has_key="request"),
+        )
+
     def for_lists(self) -> RunQuerySet:
         """Without the large columns."""
         return self.select_related("job", "created_by").defer(

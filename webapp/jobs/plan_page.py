@@ -15,6 +15,7 @@ from webapp.jobs.tables import RunTable
 from webapp.placement.predicted import option_on_placement
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
+from webapp.planning.planned_model import STAND_IN
 from webapp.planning.trained import trained_words
 
 
@@ -30,8 +31,14 @@ def _of_plan(request: HttpRequest, context: Context) -> Context:
         return {"launch": launch, "dry": None}
     given = _before_launch(context, launch, gpu_inventory)
     if why := refusal(given["dry"]):
-        given["launch"] |= {"ok": False, "reason": why}
+        given["launch"] |= {"ok": False, "reason": f"{why}{_otherwise(plan, why)}"}
     return given
+
+
+def _otherwise(plan: Plan, why: str) -> str:
+    """What else can be launched where the planned model does not fit; empty where that is not why."""
+    planned = "model" in plan.request["job"] and "model" not in (plan.training or {})
+    return f" Or copy the plan and have it {STAND_IN}." if planned and why.startswith("Memory") else ""
 
 
 def launch_check(plan: Plan, option: dict[str, Any], gpu_inventory: GpuInventory | None) -> dict[str, Any]:
@@ -71,8 +78,8 @@ def _before_launch(context: Context, launch: dict[str, Any], gpu_inventory: GpuI
 
 
 def _runs(request: HttpRequest, context: Context) -> Context:
-    runs = Run.objects.visible_to(request.user).current().for_lists().filter(job__plan=context["plan"])
-    return {"runs": bound_table(request, RunTable, runs, prefix="runs-")}
+    runs = Run.objects.visible_to(request.user).current().filter(job__plan=context["plan"])
+    return {"runs": bound_table(request, RunTable, runs.for_lists().with_models(), prefix="runs-")}
 
 
 ADDITIONS = (

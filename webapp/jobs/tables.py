@@ -8,14 +8,20 @@ from django.utils.safestring import SafeString
 
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
 from webapp.jobs.models import Run
+from webapp.planning.trained import trained_in_short
 
 
 class RunTable(Table):
+    """Rows have what `RunQuerySet.with_models` adds."""
+
     name = tables.LinkColumn(
         "jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run"
     )
     state = StateColumn("State", order_by=("status",))
     reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
+    trains = tables.Column(
+        "Trains", accessor="trained_model", orderable=False, attrs={"td": {"class": "wrap"}}
+    )
     labels = tables.Column(orderable=False, attrs={"td": {"class": "wrap"}})
     generation = NumberColumn("Attempt")
     iteration = NumberColumn("Iteration")
@@ -32,6 +38,7 @@ class RunTable(Table):
             "name",
             "state",
             "reason",
+            "trains",
             "labels",
             "generation",
             "iteration",
@@ -41,6 +48,9 @@ class RunTable(Table):
             "finished_at",
         )
         order_by = "-created_at"
+
+    def render_trains(self, value: Any, record: Any) -> str:
+        return trained_in_short(value, record.planned_model, record.stages or 1, of_plan=record.of_plan)
 
     def render_iteration(self, value: int) -> str:
         return "–" if value < 0 else f"{value + 1:,}"  # people count from 1: the number of iterations done

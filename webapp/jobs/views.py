@@ -14,7 +14,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
     return list_page(
         request,
         title="Runs",
-        rows=Run.objects.visible_to(request.user).for_lists(),
+        rows=Run.objects.visible_to(request.user).for_lists().with_models(),
         filter_class=RunFilterSet,
         table_class=RunTable,
         bulk=archive.pages.bulk(request),

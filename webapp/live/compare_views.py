@@ -61,7 +61,7 @@ def _offered(request: HttpRequest, runs: list[Run]) -> list[Run]:
 
 def _compared(runs: list[Run], *, whole: bool) -> dict[str, Any]:
     first, second = runs
-    models = [trained_words(run.job.document, None) for run in runs]
+    models = [trained_words(run.job.document, run.job.plan_copy.get("request")) for run in runs]
     return {
         "lines": lines(runs),
         "sections": documents(first, second, whole=whole),

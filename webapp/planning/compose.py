@@ -24,7 +24,7 @@ RULES = (
     "deadline_h",
 )
 COUNTED = ("partitions", "microbatches", "tp", "cp", "ep", "mfu", "recompute", "zero")
-# What a launch of a plan of a model trains: that model, or a small one with its times.
+# What a launch of a plan of a model trains: that model, or a small one with its times, a stand-in.
 PLANNED, SMALL = "planned", "small"
 ON, OFF = "on", "off"
 SHAPE = ("layers", "hidden", "heads", "seq")
@@ -60,7 +60,7 @@ def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
     """What a launch trains, as fields of `meridian train`, without a `model` where that is the planned one;
     None where too little is said."""
     shape = {name: values.get(name) for name in SHAPE}
-    as_planned = values["source"] == "model" and values.get("trains") == PLANNED
+    as_planned = values["source"] == "model" and values.get("trains") != SMALL
     if not values.get("steps") or (None in shape.values() and not as_planned):
         return None
     training = {
@@ -91,7 +91,7 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         "method": plan.request.get("method", "search"),
         "datacenters": dcs,
         "source": "model" if "model" in job else "times",
-        "trains": PLANNED if training and "model" not in training else SMALL,
+        "trains": SMALL if "model" in training else PLANNED,
     }
     if "model" in job:
         kept = job.get("prefill") or {}

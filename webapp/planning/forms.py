@@ -69,7 +69,7 @@ def everywhere(user: Any) -> dict[str, Any]:
 
 
 class PlanForm(Sectioned, ModelFields):
-    """What to plan, and what a launch of an option trains: a small model, or the planned one itself.
+    """What to plan, and what a launch of an option trains: the planned model itself, or a small stand-in.
 
     at_once : of a valid form, whether the answer is there before anybody has to wait.
     """
@@ -206,10 +206,11 @@ class PlanForm(Sectioned, ModelFields):
     deadline_h = of_plan("deadline_h", label="Deadline, h")
     trains = forms.ChoiceField(
         label="Trained model",
-        choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned model")],
-        initial=compose.SMALL,
+        choices=[(compose.PLANNED, "The planned model"), (compose.SMALL, "A stand-in with its times")],
+        initial=compose.PLANNED,
         required=False,
-        help_text="On emulated GPUs the small model takes the times and message sizes of the planned one.",
+        help_text="What a launch trains. A stand-in is the small model under Training: on emulated GPUs it "
+        "takes the times and message sizes of the planned one, and every page calls it a stand-in.",
     )
     device = forms.ChoiceField(label="Devices", choices=RUN_ON, initial=Device.EMULATED, required=False)
     layers = of_job("model.layers", required=False, initial=6)
@@ -223,7 +224,7 @@ class PlanForm(Sectioned, ModelFields):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Model", "", [*MODEL_FIELDS, "data"]),
+        ("Model", "", [*MODEL_FIELDS, "trains", "data"]),
         ("Data centres", "Including the links between them", ["datacenters"]),
         ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
         (
@@ -264,7 +265,6 @@ class PlanForm(Sectioned, ModelFields):
             "Training",
             "Used when the plan is launched",
             [
-                "trains",
                 "device",
                 "layers",
                 "hidden",

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.own_model import own_model
+from engine.job.own_model import trained_model
 from engine.job.sections.device import BYTES_OF_DTYPE
 from engine.model.document import ModelInput
 from engine.model.hugging_face import HuggingFaceModel
@@ -16,7 +16,7 @@ from engine.plan.request import PlanRequest
 from webapp.planning.plan_cell import engine_option
 
 DTYPE_OF_BYTES = {width: name for name, width in BYTES_OF_DTYPE.items()}
-SMALL = "train a small model with its times instead (section Training of the plan form)"
+STAND_IN = "train a stand-in with its times (Trained model in the plan form)"
 
 
 def planned_model(
@@ -30,7 +30,7 @@ def planned_model(
     Raises
     ------
     InputError
-        A training run cannot do what the option asks for: tensor parallelism, or a model of this size.
+        A training run cannot do what the option asks for: tensor parallelism, or a model of its kind.
     """
     tp = option.get("tp") or 1
     if tp > 1:
@@ -64,7 +64,7 @@ def planned_model(
     if asked.job.layers_per_stage != "even" and planned.layers_per_stage:
         found["layers_per_stage"] = list(planned.layers_per_stage)
     return found | {
-        "model": own_model(asked.job.model, job.partitions, SMALL),
+        "model": trained_model(asked.job.model, job.partitions, STAND_IN),
         "micro_batch": job.layout.micro_batch,
         "dtype": _dtype(asked.job.dtype_bytes),
     }
@@ -81,12 +81,12 @@ def model_to_train(model: str | Mapping[str, Any], stages: int) -> dict[str, Any
     Raises
     ------
     InputError
-        A training run cannot train it: it has other blocks than ours, or too many parameters.
+        A training run cannot train it: it has experts, say.
     """
     if isinstance(model, str):
-        return own_model(model, stages, SMALL)
+        return trained_model(model, stages, STAND_IN)
     kind = HuggingFaceModel if "model_type" in model else ModelInput
-    return own_model(kind.model_validate(dict(model)), stages, SMALL)
+    return trained_model(kind.model_validate(dict(model)), stages, STAND_IN)
 
 
 def _dtype(width: float) -> str:
