@@ -337,7 +337,8 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     if result["deviation"] is not None:
         yield f"deviation    {result['deviation']:+.1%}"
     yield f"utilization  {_share(use['measured'])} measured, {_share(use['simulated'])} simulated"
-    yield f"all-reduce   {_ms(result['allreduce_ms'])}, optimizer {_ms(result['optimizer_ms'])}"
+    kinds = "".join(f" ({', '.join(dict.fromkeys(kinds))})" for kinds in [result.get("all_reduce")] if kinds)
+    yield f"all-reduce   {_ms(result['allreduce_ms'])}{kinds}, optimizer {_ms(result['optimizer_ms'])}"
     yield f"started in   {result['startup_s']:.1f} s, largest rank {result['peak_rss_mb']:.0f} MB"
     yield from map(_wan_line, result["wan"])
     if "swap" in result:

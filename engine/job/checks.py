@@ -1,11 +1,11 @@
 """Rules between the fields of a training job. Each raises InputError with the field that breaks it."""
 
-from itertools import pairwise
 from operator import attrgetter
 
 from engine.errors import InputError
 from engine.inputs import nearest
 from engine.job import swap_checks
+from engine.job.all_reduce import unlinked
 from engine.job.devices import CUDA, Devices
 from engine.job.fields import JobFields, as_list
 from engine.job.learning_rate import LearningRateSchedule
@@ -29,6 +29,7 @@ def check(job: JobFields) -> None:
     _check_datacenters(job)
     _check_strategy(job)
     _check_tp(job)
+    _check_all_reduce(job)
     _check_stages(job)
     _check_data(job)
     _check_links(job)
@@ -177,6 +178,18 @@ def _check_tp_of(job: JobFields, model: ConfigModel) -> None:
         raise InputError("cell.tp", job.cell.tp, f"1 with model.config: {reason}")
 
 
+def _check_all_reduce(job: JobFields) -> None:
+    choice = job.cell.all_reduce
+    if choice in ("ring", "auto"):
+        return
+    if job.swap_strategy:
+        allowed = "ring or auto with strategy swap, whose workers come and go"
+        raise InputError("cell.all_reduce", choice, allowed)
+    if job.cell.tp > 1:
+        allowed = f"ring or auto with tp = {job.cell.tp}: only the first rank of a stage has connections"
+        raise InputError("cell.all_reduce", choice, allowed)
+
+
 def _check_cells(job: JobFields) -> None:
     if job.cell.pipelines % job.cell.cells:
         raise InputError(
@@ -252,11 +265,12 @@ def _check_links(job: JobFields) -> None:
         swap_checks.check_links(job)
         return
     for stage in range(job.cell.stages):
-        for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
-            if a != b and job.link_between(a, b) is None:
-                crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
-                allowed = f"adjacent ranks in the ring of stage {stage}'s replicas {crossing}"
-                raise InputError("links", [link.between for link in job.links], allowed)
+        apart = unlinked(job, stage)
+        if apart is not None:
+            a, b = apart
+            crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
+            allowed = f"replicas of stage {stage} that sum gradients ({job.cell.all_reduce}) {crossing}"
+            raise InputError("links", [link.between for link in job.links], allowed)
 
 
 def _check_stage_times(job: JobFields) -> None:

@@ -35,10 +35,14 @@ UNREACHABLE = HopNetwork(latency_ms=1e9, cap_gbps=1e-9, connections=1, window_by
 
 
 class TrainDataCenter(Document):
-    """A data centre and the GPUs in it that the job may use."""
+    """A data centre and the GPUs in it that the job may use.
+
+    hb_domain : GPUs that a fast network joins (NVLink in a node); None: the data centre is one such domain.
+    """
 
     name: Annotated[str, Field(min_length=1)]
     gpus: Annotated[Index, Field(le=10_000_000)]
+    hb_domain: Annotated[Count, Field(le=10_000_000)] | None = None
 
 
 class TrainLink(Document):

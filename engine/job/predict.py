@@ -1,24 +1,20 @@
 """The predicted iteration of a job: the simulator's timeline, with all-reduce and optimizer."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.job.all_reduce import stage_parameters, sum_of_stage_s
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
-from engine.job.sections.device import BYTES_OF_PARAMETER
 from engine.schedule import Schedule
 from engine.schedule.scenario import Scenario, Times
 from engine.simulate import Span, time_schedule
 
-BUCKET_BYTES = 25_000_000  # of gradients that are summed at once
-# Calibration on two shared cores, for a prediction before anything was measured: gloo's all-reduce of small
-# buffers takes 0.5–1.6 ms between 2 ranks, its ring moves about 1 GB/s, fused AdamW about 5 ns a parameter.
-ALLREDUCE_FLOOR_S = 1.5e-3
-ALLREDUCE_BYTES_PER_S = 1e9
+# Calibration on two shared cores, for a prediction before anything was measured: fused AdamW takes about 5 ns
+# a parameter.
 OPTIMIZER_FLOOR_S = 0.5e-3
 OPTIMIZER_S_PER_PARAMETER = 5e-9
 
@@ -77,7 +73,7 @@ def predict(
     schedule = schedule or schedule_of(job)
     scenario = scenario or (job.scenario_with(times) if times else job.scenario)
     timeline = time_schedule(scenario, schedule)
-    reduce_s = np.asarray(allreduce_s or [_modelled_allreduce_s(job, s) for s in range(job.cell.stages)])
+    reduce_s = np.asarray(allreduce_s or [sum_of_stage_s(job, s) for s in range(job.cell.stages)])
     step_s = np.asarray(optimizer_s or [_modelled_optimizer_s(job, s) for s in range(job.cell.stages)])
     first = np.nanmin(timeline.op_start, axis=2).min(axis=0) / 1e3
     last = np.nanmax(timeline.op_end, axis=2).max(axis=0) / 1e3  # a stage's replicas wait for each other
@@ -99,58 +95,6 @@ def predict(
         allreduce_s=tuple(reduce_s.tolist()),
         optimizer_s=tuple(step_s.tolist()),
     )
-
-
-def stage_parameters(job: TrainJob, stage: int) -> int:
-    """Parameters of the layers of one stage, each stage once on the way."""
-    shape = job.model.shape
-    count = len(job.layers_of_stage[stage]) * shape.layer_parameters
-    if stage == 0:
-        count += shape.embedding_parameters
-    if stage == job.cell.stages - 1:
-        count += shape.head_parameters
-    return count
-
-
-def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
-    """Of a stage's replicas, and of a matrix that the first and the last stage share."""
-    parameter_bytes = BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
-    replicas = [dc for _, dc in job.ring_of(stage)]
-    total_s = _summed_s(job, stage_parameters(job, stage) * parameter_bytes, replicas)
-    if job.model.tied and stage in (0, job.cell.stages - 1) and job.cell.stages > 1:
-        shared = job.model.shape.tied_parameters * parameter_bytes
-        total_s += _summed_s(job, shared, [job.dcs[0], job.dcs[-1]])
-    return total_s
-
-
-def _summed_s(job: TrainJob, nbytes: float, dcs: list[int]) -> float:
-    """Seconds in which ranks in these data centres sum so many bytes of gradients."""
-    n = len(dcs)
-    if n == 1:
-        return 0.0
-    if len(set(dcs)) == 1:
-        return ALLREDUCE_FLOOR_S + 2 * nbytes * (n - 1) / n / ALLREDUCE_BYTES_PER_S
-    links = [job.between(a, b) for a, b in pairwise([*dcs, dcs[0]])]
-    latency_s = np.array([link.latency_ms / 1e3 if link else 0.0 for link in links])
-    rate = np.array([link.rate_bytes_per_s if link else ALLREDUCE_BYTES_PER_S for link in links])
-    whole, rest = divmod(nbytes, BUCKET_BYTES)
-    full_s = ring_s(latency_s, BUCKET_BYTES / n / rate) if whole else 0.0
-    return ALLREDUCE_FLOOR_S + whole * full_s + ring_s(latency_s, rest / n / rate)
-
-
-def ring_s(latency_s: NDArray[np.float64], transfer_s: NDArray[np.float64]) -> float:
-    """Seconds that a sum along a ring of n replicas takes (engine/train/ring.py): 2(n − 1) steps, in each
-    of which every replica hands a part on and gets one.
-
-    Parameters
-    ----------
-    latency_s, transfer_s : (n,) one way, and of one part, from each replica to the next one.
-    """
-    ready = np.zeros(len(latency_s))
-    for _ in range(2 * (len(ready) - 1)):
-        sent = ready + transfer_s
-        ready = np.maximum(sent, np.roll(sent + latency_s, 1))
-    return float(ready.max())
 
 
 def _modelled_optimizer_s(job: TrainJob, stage: int) -> float:

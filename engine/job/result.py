@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.job.adapt.measured import of_rows
 from engine.job.adapt.replan import as_taken
+from engine.job.all_reduce import all_reduces
 from engine.job.job import TrainJob
 from engine.job.predict import Prediction, predict
 from engine.job.wan import wan_rows
@@ -34,6 +35,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
             "simulated": None,
         },
         "allreduce_ms": _median_ms(stats, "all_reduce") if job.sums_gradients else 0.0,
+        "all_reduce": all_reduces(job) if job.cell.pipelines > 1 else None,
         "optimizer_ms": _median_ms(stats, "optimizer"),
         "wan": wan_rows(job, stats),
         "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),

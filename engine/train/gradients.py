@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.job.predict import BUCKET_BYTES
+from engine.job.all_reduce import BUCKET_BYTES
 from engine.nn.model import Tied
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.train.exchange import finish

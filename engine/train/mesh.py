@@ -11,8 +11,10 @@ import torch
 import torch.distributed
 from torch.distributed import PrefixStore, ProcessGroupGloo
 
+from engine.cluster.all_reduce import AllReduce, sent_shares
 from engine.control.rendezvous import RENDEZVOUS_S
 from engine.control.silence import WAIT_S
+from engine.job.all_reduce import all_reduce_of, domain_of
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.network import HopNetwork
@@ -20,7 +22,7 @@ from engine.nn.device import Device
 from engine.schedule.ir import Schedule
 from engine.train.exchange import raw
 from engine.train.recovery.cuts import Cuts
-from engine.train.ring import Ring
+from engine.train.ring import Sums, sums_of
 from engine.train.staging import StagedSums
 from engine.train.store import RunStore, join_store, serve_store
 from engine.train.wiring import neighbours
@@ -61,12 +63,13 @@ class Mesh:
         local = sorted(a.rank for a in spec.ranks if a.dc == me.dc and a.leads)
         shards = {a.pipeline: a for a in spec.ranks if (a.stage, a.shard) == (me.stage, me.shard)}
         ring = [shards[pipeline] for pipeline, _ in self.job.ring_of(me.stage)]
+        self._all_reduce = all_reduce_of(self.job, me.stage)
         self._members = {rank: member for member, rank in enumerate(local)}
         joins = me.leads and self._has_lan_neighbour()
         self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
         self.endpoint = self._connected_endpoint()
-        self._rings: list[Ring] = []
-        self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}")
+        self._over_transport: list[Sums] = []
+        self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}", self._all_reduce)
         # Of those, the ones in this data centre, which may share the optimizer's state.
         self.near = tuple(replica.rank for replica in ring if replica.dc == me.dc)
         self.near_replicas = self._near(ring)
@@ -130,8 +133,8 @@ class Mesh:
     def summed(self) -> list[dict[str, int]]:
         """Bytes of gradients that this rank has sent, to be summed, to ranks in another data centre."""
         away = self._in_other_dcs()
-        rings = (ring for ring in self._rings if ring.after in away)
-        return [{**away[ring.after], "bytes": ring.sent_bytes} for ring in rings]
+        sent = (item for sums in self._over_transport for item in sums.sent_bytes.items())
+        return [{**away[rank], "bytes": nbytes} for rank, nbytes in sent if rank in away]
 
     def _in_other_dcs(self) -> dict[int, dict[str, int]]:
         """Pipeline and stage of each rank in another data centre."""
@@ -169,39 +172,42 @@ class Mesh:
             return []
         return [self.at(self.me.pipeline, stage) for stage in stages]
 
-    def _sums(self, ring: list[RankAssignment], name: str) -> Any:
+    def _sums(self, ring: list[RankAssignment], name: str, kind: AllReduce = "ring") -> Any:
         """What sums over the ranks of a ring; None where there are no others."""
         if len(ring) < 2:
             return None
         ranks = [replica.rank for replica in ring]
         nccl = torch.distributed.is_nccl_available() and self.job.device.ranks_per_gpu == 1
         backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
+        if kind != "ring":
+            backend = "transport"  # gloo and NCCL know no domains
         if backend == "nccl":
             return nccl_group(PrefixStore(name, self.store), self.me, ranks)
         if backend == "gloo":
             group = self._gloo(name, ranks)
         else:
             assert self.endpoint is not None
-            group = Ring(self.endpoint, ranks)
-            self._rings.append(group)
+            group = sums_of(kind, self.endpoint, ranks, domain_of(self.job, self.me.stage))
+            self._over_transport.append(group)
         return StagedSums(group, self._device) if self._device.apart else group
 
     def _near(self, ring: list[RankAssignment]) -> Any:
         """What joins the replicas of a data centre that share the optimizer's state; None without ZeRO-1."""
         if not self.job.cell.zero:
             return None
-        if len(self.near) == len(ring):
+        if len(self.near) == len(ring) and self._all_reduce == "ring":
             return self.replicas
         near = [replica for replica in ring if replica.dc == self.me.dc]
         return self._sums(near, f"near/{self.me.stage}/{self.me.dc}")
 
-    def _ring_neighbours(self) -> list[RankAssignment]:
-        """Replicas that this rank sums with over the transport; none where all are in one DC."""
-        ring = [pipeline for pipeline, _ in self.job.ring_of(self.me.stage)]
-        if len({dc for _, dc in self.job.ring_of(self.me.stage)}) == 1:
+    def _replicas_near(self) -> list[RankAssignment]:
+        """Replicas that this rank exchanges gradients with over the transport; none of a ring in one DC."""
+        ring = self.job.ring_of(self.me.stage)
+        if self._all_reduce == "ring" and len({dc for _, dc in ring}) == 1:
             return []
-        here = ring.index(self.me.pipeline)
-        near = {ring[here - 1], ring[(here + 1) % len(ring)]}
+        shares = sent_shares(self._all_reduce, len(ring), domain_of(self.job, self.me.stage))
+        here = [pipeline for pipeline, _ in ring].index(self.me.pipeline)
+        near = (ring[other][0] for other in (shares[here] + shares[:, here]).nonzero()[0])
         return [self.at(pipeline, self.me.stage) for pipeline in sorted(near)]
 
     def _gloo(self, name: str, ranks: list[int]) -> Any:
@@ -237,10 +243,10 @@ class Mesh:
         crosses = any(job.network(hop, me.pipeline) is not None for hop in self._neighbours.values())
         if crosses and self._schedule.sharing == "temporal":
             others += [self.at(p, me.stage) for p in job.cell.cell_of(me.pipeline) if p != me.pipeline]
-        others += self._ring_neighbours()
-        ranks = {other.rank for other in others}
+        others += self._replicas_near()
         also = {*self._also, *(end.rank for end in self._ends() if end.rank != me.rank)}
-        return others + [a for a in self.spec.ranks if a.rank in also and a.rank not in ranks]
+        others += [a for a in self.spec.ranks if a.rank in also]
+        return list({other.rank: other for other in others}.values())
 
     def _cut(self, rank: int) -> bool:
         """Whether the network to a rank is cut now."""
@@ -256,13 +262,13 @@ class Mesh:
         return wan_peer(self.job, self.me, other, (host, port), network)
 
 
-def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "ring"]:
+def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "transport"]:
     """The backend of sums over replicas in data centres `dcs`.
 
     NCCL only inside one, on GPUs, if available.
     """
     if len(set(dcs)) > 1:
-        return "ring"
+        return "transport"
     return "nccl" if device.name.type == "cuda" and nccl else "gloo"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.job.predict import ring_s
+from engine.cluster.all_reduce import ring_s
 from engine.plan.result import Option, PlanResult
 from engine.plan.search.bound import ends_together
 from engine.schedule.scenario import POLICIES

@@ -10,11 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.cluster.all_reduce import ring_s
+from engine.job.all_reduce import stage_parameters
 from engine.job.launch import single_machine
-from engine.job.predict import predict, ring_s, stage_parameters
+from engine.job.predict import predict
 from engine.train.ring import Ring
 from tests.runtime.cells import LONGEST_WAIT_S, Cell, Office, far, whole
 from tests.runtime.jobs import Run, job
+from tests.runtime.played import PlayedEndpoint
 
 MIXED = {"pipelines": [[0, 1, 4], [5, 2, 3]]}  # devices 0 to 3 are north, 4 and 5 south
 
@@ -46,40 +49,13 @@ def test_gradients_are_those_of_one_pass() -> None:
     assert far(Cell(of).run(), whole(of)) < 1e-9
 
 
-class _Endpoint:
-    """Bytes between threads under the names that the transport gives them."""
-
-    def __init__(self, office: Office, rank: int) -> None:
-        self.rank, self._office = rank, office
-        self.sent_bytes = 0
-
-    def send(self, rank: int, tag: tuple[int, ...], data: memoryview) -> "_Done":
-        self._office.put((self.rank, rank, tag), bytes(data))
-        self.sent_bytes += len(data)
-        return _Done(lambda: None)
-
-    def post_receive(self, rank: int, tag: tuple[int, ...], into: memoryview) -> "_Done":
-        def take() -> None:
-            into[:] = self._office.take((rank, self.rank, tag))
-
-        return _Done(take)
-
-
-class _Done:
-    def __init__(self, do: Any) -> None:
-        self._do = do
-
-    def wait(self, timeout_s: float) -> None:
-        self._do()
-
-
 @settings(max_examples=25, deadline=None)
 @given(replicas=st.integers(2, 5), sizes=st.lists(st.integers(1, 17), min_size=1, max_size=3))
 def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]) -> None:
     office, generator = Office(), torch.Generator().manual_seed(1)
     buckets = [[torch.randn(size, generator=generator) for size in sizes] for _ in range(replicas)]
     sums = [torch.stack([own[i] for own in buckets]).double().sum(0) for i in range(len(sizes))]
-    endpoints = [_Endpoint(office, rank) for rank in range(replicas)]
+    endpoints = [PlayedEndpoint(office, rank) for rank in range(replicas)]
     rings = [Ring(endpoint, range(replicas)) for endpoint in endpoints]  # type: ignore[arg-type]
 
     def reduce(rank: int) -> None:
@@ -90,8 +66,10 @@ def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]
         for done in [pool.submit(reduce, rank) for rank in range(replicas)]:
             done.result(LONGEST_WAIT_S)
     assert office.empty()
-    assert [ring.sent_bytes for ring in rings] == [endpoint.sent_bytes for endpoint in endpoints]
-    assert sum(ring.sent_bytes for ring in rings) == 2 * (replicas - 1) * 4 * sum(sizes)
+    assert [ring.sent_bytes.total() for ring in rings] == [
+        endpoint.sent_bytes.total() for endpoint in endpoints
+    ]
+    assert sum(ring.sent_bytes.total() for ring in rings) == 2 * (replicas - 1) * 4 * sum(sizes)
     for i, expected in enumerate(sums):
         assert buckets[0][i].tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
         assert all(torch.equal(own[i], buckets[0][i]) for own in buckets)

@@ -177,9 +177,9 @@ def test_a_machine_without_a_gpu_says_so() -> None:
     [
         ("cuda", [0, 0], True, "nccl"),
         ("cuda", [0, 0], False, "gloo"),
-        ("cuda", [0, 1], True, "ring"),  # NCCL stays inside a data centre
+        ("cuda", [0, 1], True, "transport"),  # NCCL stays inside a data centre
         ("cpu", [0, 0], True, "gloo"),
-        ("cpu", [0, 1], False, "ring"),
+        ("cpu", [0, 1], False, "transport"),
     ],
 )
 def test_what_sums_over_replicas(kind: str, dcs: list[int], nccl: bool, expected: str) -> None:

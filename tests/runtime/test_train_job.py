@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from engine.commands.train import command
 from engine.errors import InputError
-from engine.job.predict import predict, schedule_of, stage_parameters
+from engine.job.all_reduce import stage_parameters
+from engine.job.predict import predict, schedule_of
 from engine.train.corpus import open_corpus
 from tests.runtime.jobs import document, job
 

@@ -7,6 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.all_reduce import all_reduces
 from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.shape import lanes, shape_of
@@ -199,3 +200,26 @@ def test_the_form_has_what_other_launch_forms_have(world: World, placed: Computa
     assert document["strategy"]["memory_limit"] == 4
     assert document["cell"]["devices"] == placed_job(placed, PLACED_TRAINING).document["cell"]["devices"]
     assert job.gpu_of_rank == placed_job(placed, PLACED_TRAINING).gpu_of_rank
+
+
+@pytest.mark.parametrize(
+    ("choice", "stored"), [("auto", "auto"), ("sharded", "sharded"), ("", None), ("tree", None)]
+)
+def test_the_form_says_how_gradients_are_summed_and_the_page_names_it(
+    world: World, placed: Computation, choice: str, stored: str | None
+) -> None:
+    mixed(placed)
+    client, address = world.client("operator"), f"/placement/{placed.pk}/launch/"
+    form = client.get(address).context["form"]
+    assert form["all_reduce"].value() == "auto"
+    answer = client.post(address, {**FORM, "all_reduce": choice})
+    if choice == "tree":
+        assert "tree" in str(answer.context["form"].errors["all_reduce"])
+        return
+    run = Run.objects.get(job__name="placed")
+    assert run.job.document["cell"].get("all_reduce") == stored
+    used = all_reduces(parse(TrainJob, run.job.document))
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    words = page.partition("all-reduce ")[2].partition("</span>")[0]
+    assert all(kind in words for kind in used)
+    assert stored != "sharded" or words == "sharded"

@@ -148,7 +148,15 @@ def test_an_uneven_plan_is_placed_by_itself_and_launched_on_the_faster_placement
     assert Run.objects.get().predicted["iteration_ms"] == pytest.approx(run["placed_ms"], abs=1e-3)
     # Everything else of the job is what the plan says of it.
     own = launch_plan(world.users["operator"], plan, best).job.document
-    placed_at = ("cell.stages", "cell.pipelines", "cell.dc_of_stage", "cell.devices", "links", "datacenters")
+    placed_at = (
+        "cell.stages",
+        "cell.pipelines",
+        "cell.dc_of_stage",
+        "cell.devices",
+        "cell.all_reduce",
+        "links",
+        "datacenters",
+    )
     placed, planned = fields_of(job.document), fields_of(own)
     kept = (placed.keys() | planned.keys()) - set(placed_at)
     assert {path: placed.get(path) for path in kept} == {path: planned.get(path) for path in kept}

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from engine.errors import InputError
+from engine.job.all_reduce import crossed as sums_crossed
 from engine.job.fields import TrainLink
 from engine.job.file_access import FileAccess, files_of
 from engine.job.job import TrainJob
@@ -232,8 +233,7 @@ def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
     """One check per link that pipelines or rings of replicas cross: it is in the inventory as counted on."""
     crossed = [pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)]
     for stage in range(job.cell.stages):
-        ring = [dc for _, dc in job.ring_of(stage)]
-        crossed += pairwise([*ring, ring[0]])
+        crossed += sums_crossed(job, stage)
     first = {frozenset(pair): pair for pair in reversed(crossed) if pair[0] != pair[1]}
     for ends in reversed(list(first.values())):
         a, b = (job.datacenters[dc].name for dc in ends)

@@ -26,6 +26,11 @@ from webapp.jobs.models import CheckpointStatus, Job, Priority, Run
 from webapp.planning.document import site_job
 from webapp.planning.forms import data_field, of_job
 
+ALL_REDUCE = {
+    "auto": "The fastest, as predicted",
+    "hierarchical": "Hierarchical: in each data centre, then between them",
+    "sharded": "Sharded: each replica sums one part for all",
+}
 SHARING = {"temporal": "Temporal", "spatial": "Spatial"}
 # Of one policy; another has its own, and shares links by the rule that is best for it.
 POLICY_RULES = {"contention": BEST, "recompute_rule": None, "chunks": None, "traversal": None}
@@ -122,6 +127,13 @@ class JobForm(Sectioned, forms.Form):
     )
     microbatches = of_job("cell.microbatches", label="Microbatches")
     micro_batch = of_job("cell.micro_batch", label="Microbatch size, sequences")
+    all_reduce = of_job(
+        "cell.all_reduce",
+        label="All-reduce of gradients",
+        words=ALL_REDUCE,
+        empty="Along a ring",
+        help_text="How the replicas of a stage sum. The prediction counts the links between them.",
+    )
     memory_limit = of_job(
         "strategy.memory_limit",
         label="Activation limit, microbatches",
@@ -243,7 +255,11 @@ class JobForm(Sectioned, forms.Form):
     layout = [
         ("Run", "", ["name", "steps", "data", "priority"]),
         ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every"]),
-        ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent", "adapt_policy"]),
+        (
+            "Schedule",
+            "",
+            ["policy", "sharing", "all_reduce", "memory_limit", "adapt_percent", "adapt_policy"],
+        ),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
         (
@@ -270,6 +286,7 @@ class JobForm(Sectioned, forms.Form):
         "seed",
         "policy",
         "sharing",
+        "all_reduce",
         "microbatches",
         "micro_batch",
         "memory_limit",
@@ -290,6 +307,7 @@ class JobForm(Sectioned, forms.Form):
         # The field `data` is a job's text or its prepared folder, of which it has one.
         self._paths = {**PATHS, "data": old.data.path_field}
         values = {name: attrgetter(self._paths[name])(old) for name in self.CHANGED}
+        values["all_reduce"] = value_at(document, "cell.all_reduce", "").replace("ring", "")
         if saves:
             values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
         values["validation_every"] = held_out.every if held_out else None

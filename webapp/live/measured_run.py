@@ -10,9 +10,9 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from engine.inputs import parse
+from engine.job.all_reduce import stage_parameters
 from engine.job.codes import TRAINING
 from engine.job.job import TrainJob
-from engine.job.predict import stage_parameters
 from engine.job.shape import Shape, shape_of
 from webapp.accounts.permissions import visible_or_404
 from webapp.inventory.models import WanLink

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.job.all_reduce import all_reduces
+from engine.job.job import TrainJob
 from engine.job.shape import Shape, shape_of
-from webapp.jobs.models import Run
+from webapp.jobs.models import Job, Run
 
 
 def training(shape: Shape, run: Run, iteration: int) -> dict[int, Sequence[int]]:
@@ -20,3 +24,19 @@ def training(shape: Shape, run: Run, iteration: int) -> dict[int, Sequence[int]]
 def shape_of_run(run_id: int) -> Shape:
     """The shape of a run; its job never changes, so it is read once a process."""
     return shape_of(Run.objects.select_related("job").only("job__document").get(pk=run_id).job.document)
+
+
+def all_reduce_words(job: Job) -> str:
+    """How the replicas of its stages sum gradients; empty where none do, or if the job is no longer valid."""
+    try:
+        of = parse(TrainJob, job.document)
+    except InputError:
+        return ""
+    if of.swap_strategy or of.cell.pipelines == 1:
+        return ""
+    stages: dict[str, list[str]] = {}
+    for stage, kind in enumerate(all_reduces(of)):
+        stages.setdefault(kind, []).append(str(stage))
+    if len(stages) == 1:
+        return next(iter(stages))
+    return ", ".join(f"{kind} on stages {', '.join(at)}" for kind, at in stages.items())

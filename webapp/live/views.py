@@ -25,6 +25,7 @@ from webapp.live.incidents import incidents_of
 from webapp.live.models import IterationStat
 from webapp.live.ranges import kept_ranges
 from webapp.live.selectors import messages_since, snapshot, spans_between
+from webapp.live.shape import all_reduce_words
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
 from webapp.live.wan import wan_table
@@ -78,6 +79,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "incidents": incidents_of(run),
         "kept_ranges": kept_ranges(run),
         "wan": wan_table(run),
+        "all_reduce": all_reduce_words(run.job),
         "is_cuda": is_cuda(run),
         "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
         "ranks": run.ranks.select_related("node", "dc"),

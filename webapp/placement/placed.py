@@ -67,6 +67,7 @@ def placed_job(
         "links": links_of(used),
         "stages": len(answer["groups"]),
         "pipelines": len(pipelines),
+        "all_reduce": "auto",
         "devices": {
             "pipelines": [[number[device] for device in pipeline] for pipeline in pipelines],
             "groups": [[number[device] for device in group] for group in answer["groups"]],

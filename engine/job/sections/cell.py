@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from engine.cluster.all_reduce import AllReduceChoice
 from engine.inputs import Count, Document, Index
 from engine.job.devices import Devices
 from engine.job.sections.limits import RankCount
@@ -24,6 +25,8 @@ class CellSection(Document):
     devices : a placement as `meridian place` gives it, in place of `dc_of_stage`.
     activation_bytes : size to which messages are padded on emulated GPUs; None: the real one.
     connections : TCP connections per node pair; auto: as many as fill the link.
+    all_reduce : how the replicas of a stage sum their gradients (engine.cluster.all_reduce); auto: as is
+        predicted to be fastest.
     """
 
     stages: RankCount
@@ -40,6 +43,7 @@ class CellSection(Document):
     devices: Devices | None = None
     activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
     connections: Literal["auto"] | Annotated[Count, Field(le=256)] = "auto"
+    all_reduce: AllReduceChoice = "ring"
 
     @property
     def world_size(self) -> int:

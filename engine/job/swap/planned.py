@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.all_reduce import ALLREDUCE_BYTES_PER_S, ALLREDUCE_FLOOR_S
 from engine.job.job import TrainJob
-from engine.job.predict import ALLREDUCE_BYTES_PER_S, ALLREDUCE_FLOOR_S
 from engine.job.sections.device import BYTES_OF_PARAMETER
 from engine.plan.swap.layers import Layer, SubModel
 from engine.plan.swap.plan import device_of, plan_swap

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore
 
 from engine.control.rendezvous import RENDEZVOUS_S
+from engine.job.all_reduce import BUCKET_BYTES
 from engine.job.launch import LaunchSpec, RankAssignment
-from engine.job.predict import BUCKET_BYTES
 from engine.train.exchange import finish
 from engine.train.mesh import gloo_group, wan_peer
 from engine.train.ring import Ring

@@ -1,0 +1,129 @@
+"""How the replicas of a pipeline stage sum their gradients: the bytes on each link, and the seconds.
+
+ring: each part goes round all replicas, summed and then handed on (Atlas §3.1, footnote 1).
+hierarchical: reduce-scatter inside each domain, a ring over the domains for each part (a rail), all-gather
+    inside (Rail-only, §III-B and §IV-B). A domain has a fast network: a node, or a data centre on a WAN.
+sharded: each replica is the parameter server of one part, to which all others send theirs and from which they
+    get the sum (DT-FM §3, Eq. 2). All its messages are under way at once; Eq. 2 adds them up, one by one.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+AllReduce = Literal["ring", "hierarchical", "sharded"]
+AllReduceChoice = Literal["ring", "hierarchical", "sharded", "auto"]  # auto: the fastest, as predicted
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """The n replicas of a stage, in the order of the ring, and the network between every two.
+
+    latency_s, bytes_per_s : (n, n), one way; 0 bytes/s where no link is.
+    domain : consecutive replicas that are in one domain; it divides n.
+    """
+
+    latency_s: Floats
+    bytes_per_s: Floats
+    domain: int
+
+    def __post_init__(self) -> None:
+        if self.domain < 1 or len(self) % self.domain:
+            raise ValueError(f"domain {self.domain}: must divide the {len(self)} replicas")
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether there are several domains, of several replicas each."""
+        return 1 < self.domain < len(self)
+
+
+@cache
+def domain_size(replicas: int, most: int) -> int:
+    """x, the replicas of each domain of a grid: the most that divide all `replicas`, at most `most`."""
+    return next(x for x in range(min(replicas, most), 0, -1) if replicas % x == 0)
+
+
+def sent_shares(kind: AllReduce, n: int, x: int = 1) -> Floats:
+    """What each replica sends to each other one, as a share of the buffer; shape (n, n), rows send.
+
+    ring: 2(n−1)/n to the next one. hierarchical on x·y = n: 2(x−1)/x inside the domain, 2(y−1)/(xy) on the
+    rail. sharded: 2/n to each.
+    """
+    shares = np.zeros((n, n))
+    if kind == "sharded":
+        shares[:] = 2 / n
+        np.fill_diagonal(shares, 0.0)
+        return shares
+    x = x if kind == "hierarchical" else 1
+    y = n // x
+    for i in range(n):
+        first = i - i % x
+        shares[i, first + (i + 1) % x] += 2 * (x - 1) / x
+        shares[i, (i + x) % n] += 2 * (y - 1) / n
+    return shares
+
+
+def all_reduce_s(kind: AllReduce, nbytes: float, replicas: Replicas) -> float:
+    """Seconds in which the replicas sum a buffer of so many bytes; infinite if a link is missing.
+
+    With x replicas a domain, y domains, no latency, and one rate inside and one between domains, a ring takes
+    2(n−1)/n · D / C_S and the hierarchical sum what `collectives.hierarchical_s` says.
+    """
+    n = len(replicas)
+    if kind == "sharded":
+        return 2 * _to_all_s(nbytes / n, replicas)
+    x = replicas.domain if kind == "hierarchical" else 1
+    y = n // x
+    domains, rails = [range(i, i + x) for i in range(0, n, x)], [range(i, n, x) for i in range(x)]
+    inside_s = max(_round_s(nbytes / x, replicas, domain, 2 * (x - 1)) for domain in domains)
+    return inside_s + max(_round_s(nbytes / n, replicas, rail, 2 * (y - 1)) for rail in rails)
+
+
+def ring_s(latency_s: Floats, transfer_s: Floats, steps: int | None = None) -> float:
+    """Seconds that steps along a ring of n replicas take; 2(n − 1) for a sum (engine/train/ring.py).
+
+    In each step every replica hands a part on and gets one.
+
+    Parameters
+    ----------
+    latency_s, transfer_s : (n,) one way, and of one part, from each replica to the next one.
+    """
+    ready = np.zeros(len(latency_s))
+    for _ in range(2 * (len(ready) - 1) if steps is None else steps):
+        sent = ready + transfer_s
+        ready = np.maximum(sent, np.roll(sent + latency_s, 1))
+    return float(ready.max())
+
+
+def _round_s(nbytes: float, replicas: Replicas, members: range, steps: int) -> float:
+    """Seconds of steps along the ring of these replicas, each with parts of so many bytes."""
+    if not steps:
+        return 0.0
+    here = np.asarray(members)
+    after = np.roll(here, -1)
+    with np.errstate(divide="ignore"):
+        part_s = nbytes / replicas.bytes_per_s[here, after]
+    return ring_s(replicas.latency_s[here, after], part_s, steps)
+
+
+def _to_all_s(nbytes: float, replicas: Replicas) -> float:
+    """Seconds until each replica has sent so many bytes to each other one: each pair over its own link.
+
+    Pairs of one domain share the network port of the sender, so their parts go one after another.
+    """
+    n = len(replicas)
+    others = ~np.eye(n, dtype=bool)
+    domain = np.arange(n) // replicas.domain
+    inside = others & (domain[:, None] == domain)
+    with np.errstate(divide="ignore"):
+        part_s = np.where(others, nbytes / replicas.bytes_per_s, 0.0)
+    latency_s = np.where(others, replicas.latency_s, 0.0)
+    ports_s = np.where(inside, part_s, 0.0).sum(axis=1) + np.where(inside, latency_s, 0.0).max(axis=1)
+    return float(np.maximum(ports_s, (part_s + latency_s).max(axis=1)).max())

@@ -1,0 +1,132 @@
+"""How the replicas of each stage of a job sum their gradients, and how long that takes (before a run)."""
+
+import math
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+
+from engine.cluster.all_reduce import (
+    AllReduce,
+    Replicas,
+    all_reduce_s,
+    domain_size,
+    sent_shares,
+)
+from engine.job.fields import JobFields
+from engine.job.sections.device import BYTES_OF_PARAMETER
+
+BUCKET_BYTES = 25_000_000  # of gradients that are summed at once
+# Calibration on two shared cores, for a prediction before anything was measured: gloo's all-reduce of small
+# buffers takes 0.5–1.6 ms between 2 ranks, its ring moves about 1 GB/s.
+ALLREDUCE_FLOOR_S = 1.5e-3
+ALLREDUCE_BYTES_PER_S = 1e9
+
+
+def stage_parameters(job: JobFields, stage: int) -> int:
+    """Parameters of the layers of one stage, each stage once on the way."""
+    shape = job.model.shape
+    count = len(job.layers_of_stage[stage]) * shape.layer_parameters
+    if stage == 0:
+        count += shape.embedding_parameters
+    if stage == job.cell.stages - 1:
+        count += shape.head_parameters
+    return count
+
+
+def all_reduces(job: JobFields) -> list[AllReduce]:
+    """How each stage sums."""
+    return [all_reduce_of(job, stage) for stage in range(job.cell.stages)]
+
+
+def all_reduce_of(job: JobFields, stage: int) -> AllReduce:
+    """How the replicas of a stage sum: as the job says, or with `auto` the fastest by prediction.
+
+    A stage whose replicas make no grid of domains sums along a ring in place of hierarchically.
+    """
+    choice = job.cell.all_reduce
+    dcs = [dc for _, dc in job.ring_of(stage)]
+    replicas = replicas_in(job, dcs)
+    if choice == "auto" and len(dcs) > 1 and job.cell.tp == 1:
+        nbytes = _gradient_bytes(job, stage)
+        kinds: list[AllReduce] = ["ring", *(["hierarchical"] if replicas.is_grid else []), "sharded"]  # type: ignore[list-item]
+        return min(kinds, key=lambda kind: _summed_s(kind, nbytes, replicas, dcs))
+    if choice == "sharded" or (choice == "hierarchical" and replicas.is_grid):
+        return choice
+    return "ring"
+
+
+def domain_of(job: JobFields, stage: int) -> int:
+    """Consecutive replicas of a stage, in the order of the ring, that are in one domain."""
+    return replicas_in(job, [dc for _, dc in job.ring_of(stage)]).domain
+
+
+def crossed(job: JobFields, stage: int) -> list[tuple[int, int]]:
+    """Pairs of data centres between which the replicas of a stage send gradients."""
+    return _crossed(job, stage, all_reduce_of(job, stage))
+
+
+def unlinked(job: JobFields, stage: int) -> tuple[int, int] | None:
+    """Two data centres that gradients of a stage cross without a link; None: there are links for all.
+
+    With `auto` those of the ring count: what needs more links is then not chosen.
+    """
+    kind = "ring" if job.cell.all_reduce == "auto" else all_reduce_of(job, stage)
+    return next((pair for pair in _crossed(job, stage, kind) if job.between(*pair) is None), None)
+
+
+def _crossed(job: JobFields, stage: int, kind: AllReduce) -> list[tuple[int, int]]:
+    dcs = [dc for _, dc in job.ring_of(stage)]
+    if len(set(dcs)) == 1:
+        return []
+    sent = zip(*np.nonzero(sent_shares(kind, len(dcs), domain_of(job, stage))), strict=True)
+    return list(dict.fromkeys((dcs[i], dcs[j]) for i, j in sent if dcs[i] != dcs[j]))
+
+
+def sum_of_stage_s(job: JobFields, stage: int) -> float:
+    """Seconds of the sums of a stage's replicas, and of a matrix that the first and last stage share."""
+    dcs = [dc for _, dc in job.ring_of(stage)]
+    total_s = _summed_s(all_reduce_of(job, stage), _gradient_bytes(job, stage), replicas_in(job, dcs), dcs)
+    if job.model.tied and stage in (0, job.cell.stages - 1) and job.cell.stages > 1:
+        shared = job.model.shape.tied_parameters * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
+        ends = [job.dcs[0], job.dcs[-1]]
+        total_s += _summed_s("ring", shared, replicas_in(job, ends), ends)
+    return total_s
+
+
+def replicas_in(job: JobFields, dcs: list[int]) -> Replicas:
+    """Replicas in these data centres, and the job's networks between them."""
+    known = sorted(set(dcs))
+    latency_s, rate = np.zeros((len(known),) * 2), np.full((len(known),) * 2, ALLREDUCE_BYTES_PER_S)
+    for (i, a), (j, b) in permutations(enumerate(known), 2):
+        link = job.between(a, b)
+        latency_s[i, j] = link.latency_ms / 1e3 if link else 0.0
+        rate[i, j] = link.rate_bytes_per_s if link else 0.0
+    at = np.searchsorted(known, dcs)
+    return Replicas(
+        latency_s=latency_s[at[:, None], at],
+        bytes_per_s=rate[at[:, None], at],
+        domain=domain_size(math.gcd(*Counter(dcs).values()), _most_in_domain(job, known)),
+    )
+
+
+def _most_in_domain(job: JobFields, dcs: list[int]) -> int:
+    """Replicas of one stage for which a domain has room, in the data centre whose domains are smallest."""
+    sizes = [job.datacenters[dc].hb_domain or job.cell.world_size for dc in dcs]
+    return max(1, min(sizes) // job.cell.tp)
+
+
+def _gradient_bytes(job: JobFields, stage: int) -> float:
+    return stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
+
+
+def _summed_s(kind: AllReduce, nbytes: float, replicas: Replicas, dcs: list[int]) -> float:
+    """Seconds in which replicas sum so many bytes, bucket by bucket."""
+    n = len(dcs)
+    if n == 1:
+        return 0.0
+    if len(set(dcs)) == 1 and kind == "ring":  # gloo's, of which only the rate is known
+        return ALLREDUCE_FLOOR_S + 2 * nbytes * (n - 1) / n / ALLREDUCE_BYTES_PER_S
+    whole, rest = divmod(nbytes, BUCKET_BYTES)
+    full_s = all_reduce_s(kind, BUCKET_BYTES, replicas) if whole else 0.0
+    return ALLREDUCE_FLOOR_S + whole * full_s + all_reduce_s(kind, rest, replicas)
