@@ -10,29 +10,37 @@ import click
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
+from engine.commands.plan_cross_dc import LONG, RECOMPUTE_NAMES, SHORT
 from engine.commands.tables import number, render
+from engine.commands.variants import batches_option, recompute_option
 from engine.documents import load_document
 from engine.inputs import parse
-from engine.plan.cross_dc_compare import CrossDcResult, Crossover, Figures, Point, compare_cross_dc
+from engine.model.flops import Recompute
+from engine.plan.cross_dc_compare import CrossDcResult, Crossover, Figures, Point, Variant, compare_cross_dc
 from engine.plan.cross_dc_request import CrossDcRequest
 from engine.schedule.registry import name_of
-
-SHORT = {"data": "DP", "pipeline": "PP"}
-LONG = {"data": "data parallelism", "pipeline": "pipeline parallelism"}
 
 
 @click.command("cross-dc")
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and points.csv.")
-def command(file: str, as_json: bool, out: Path | None) -> None:
+@batches_option
+@recompute_option
+def command(
+    file: str, as_json: bool, out: Path | None, batches: list[int], recompute: list[Recompute]
+) -> None:
     """Compare data and pipeline parallelism across data centres.
 
     FILE (JSON or YAML, - for standard input): datacenters and job as for `meridian plan`, replicas, boundary
-    {bandwidth_gbps, latency_ms, egress_price_per_gb} with one value or a list of each, policies.
+    {bandwidth_gbps, latency_ms, egress_price_per_gb} with one value or a list of each, policies, batches,
+    recompute. --batches and --recompute stand for those of the document.
     """
     document = with_model(load_document(file), "job", "model")
     document = with_tables(document, *(("job", "layer_profiles", name) for name in ("times", "sizes")))
+    if isinstance(document, dict):
+        options = {"batches": batches, "recompute": recompute}
+        document = document | {name: values for name, values in options.items() if values}
     request = parse(CrossDcRequest, document)
     result = _compared(request)
     if out is not None:
@@ -54,7 +62,10 @@ def _write(result: CrossDcResult, out: Path) -> None:
     """Writes the answer and its points. Raises InputError if the folder cannot be created or written."""
     answer = result.as_dict()
     write_json(answer, folder(out) / "result.json")
-    rows = [_flat(point) for point in answer["points"]]
+    rows = [_flat({"batch_factor": 1, "recompute": None, **point}) for point in answer["points"]]
+    for variant in answer.get("variants", ()):
+        named = {name: variant[name] for name in ("batch_factor", "recompute")}
+        rows += [_flat(named | point) for point in variant["points"]]
     write_rows(list(rows[0]) if rows else [], (list(row.values()) for row in rows), out / "points.csv")
 
 
@@ -86,6 +97,24 @@ def lines(request: CrossDcRequest, result: CrossDcResult) -> Iterator[str]:
     yield from render(_head(priced), [_row(point, priced) for point in result.points], left=(-1,))
     yield ""
     yield from _verdict(result)
+    for variant in result.variants:
+        yield from _variant(variant, priced)
+
+
+def _variant(variant: Variant, priced: bool) -> Iterator[str]:
+    yield ""
+    yield _title(variant)
+    if not variant.points:
+        yield f"infeasible: {variant.reason}"
+        return
+    yield from render(_head(priced), [_row(point, priced) for point in variant.points], left=(-1,))
+    yield ""
+    yield from _verdict(variant)
+
+
+def _title(variant: Variant) -> str:
+    parts = [] if variant.batch_factor == 1 else [f"a global batch {variant.batch_factor:,} times as large"]
+    return ", ".join(parts + ([RECOMPUTE_NAMES[variant.recompute]] if variant.recompute else [])) + ":"
 
 
 def _head(priced: bool) -> list[str]:
@@ -117,7 +146,7 @@ def _cells(figures: Figures, priced: bool) -> list[str | None]:
     return cells + prices if priced else cells
 
 
-def _verdict(result: CrossDcResult) -> Iterator[str]:
+def _verdict(result: CrossDcResult | Variant) -> Iterator[str]:
     """Who is better, and from where on."""
     kinds = {point.better for point in result.points}
     if len(kinds) == 1:

@@ -11,10 +11,14 @@ import click
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
+from engine.commands.plan_cross_dc import comparisons, cross_dc_lines
 from engine.commands.plan_what_if import what_if_lines, what_ifs
 from engine.commands.tables import number, render
+from engine.commands.variants import batches_option, recompute_option
 from engine.documents import load_document
+from engine.errors import InputError
 from engine.inputs import parse
+from engine.model.flops import Recompute
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, PlanResult
 from engine.schedule.contention import schedule_name
@@ -35,7 +39,22 @@ LONGEST_RUN = 3
     is_flag=True,
     help="Also plan without each data centre, with each link at half its bandwidth, with each price doubled.",
 )
-def command(file: str, as_json: bool, out: Path | None, what_if: bool) -> None:
+@click.option(
+    "--cross-dc",
+    is_flag=True,
+    help="Also compare with data parallelism over the WAN, at larger global batches and other recomputation.",
+)
+@batches_option
+@recompute_option
+def command(
+    file: str,
+    as_json: bool,
+    out: Path | None,
+    what_if: bool,
+    cross_dc: bool,
+    batches: list[int],
+    recompute: list[Recompute],
+) -> None:
     """Choose data centres and the number of DP-cells for a training job.
 
     FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: search (default)
@@ -44,15 +63,22 @@ def command(file: str, as_json: bool, out: Path | None, what_if: bool) -> None:
     document = with_model(load_document(file), "job", "model")
     tables = ("times", "sizes")
     document = with_tables(document, *(("job", "layer_profiles", name) for name in tables))
+    if (batches or recompute) and not cross_dc:
+        name, values = ("--batches", str(batches)) if batches else ("--recompute", str(recompute))
+        raise InputError(name, values.strip("[]"), "goes with --cross-dc")
     request = parse(PlanRequest, document)
     result = _planned(request)
-    changed = what_ifs(document) if what_if else []
+    further = {
+        "what_if": what_ifs(document) if what_if else [],
+        "cross_dc": comparisons(request, batches, recompute) if cross_dc else [],
+    }
     if out is not None:
-        _write(result, changed, out)
+        _write(result, further, out)
     if as_json:
-        click.echo(json.dumps(_answer(result, changed), allow_nan=False))
+        click.echo(json.dumps(_answer(result, further), allow_nan=False))
     else:
-        click.echo("\n".join([*lines(request, result), *what_if_lines(changed)]))
+        more = [*what_if_lines(further["what_if"]), *cross_dc_lines(further["cross_dc"])]
+        click.echo("\n".join([*lines(request, result), *more]))
 
 
 def _planned(request: PlanRequest) -> PlanResult:
@@ -63,13 +89,13 @@ def _planned(request: PlanRequest) -> PlanResult:
     return plan(request)
 
 
-def _answer(result: PlanResult, changed: list[dict[str, Any]]) -> dict[str, Any]:
-    return result.as_dict() | ({"what_if": changed} if changed else {})
+def _answer(result: PlanResult, further: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    return result.as_dict() | {name: rows for name, rows in further.items() if rows}
 
 
-def _write(result: PlanResult, changed: list[dict[str, Any]], out: Path) -> None:
+def _write(result: PlanResult, further: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """Writes the answer and its options. Raises InputError if the folder cannot be created or written."""
-    write_json(_answer(result, changed), folder(out) / "result.json")
+    write_json(_answer(result, further), folder(out) / "result.json")
     rows = [_flat(option) for option in result.options]
     write_rows(list(rows[0]) if rows else [], (list(row.values()) for row in rows), out / "options.csv")
 

@@ -8,17 +8,18 @@ are simulated, and the WAN is CrossPipe's (`cross_dc`).
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from engine.errors import Infeasible
 from engine.inputs import parse
+from engine.model.flops import Recompute
 from engine.model.profile import StageProfile
 from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
 from engine.plan.cross_dc_request import IN_CHUNKS, CrossDcRequest
 from engine.plan.job import Job, cluster_of, job_of
-from engine.plan.request import PlanRequest
+from engine.plan.request import JobInput, PlanRequest
 from engine.schedule.scenario import Times
 
 Better = Literal["data", "pipeline"]
@@ -79,27 +80,64 @@ class CrossDcResult:
     points: tuple[Point, ...] = ()
     crossovers: tuple[Crossover, ...] = ()
     reason: str | None = None
+    variants: tuple["Variant", ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON of `meridian cross-dc`."""
-        return {"feasible": bool(self.points), **asdict(self)}
+        """The JSON of `meridian cross-dc`; `variants` if there are any."""
+        values = {"feasible": bool(self.points), **asdict(self)}
+        if not self.variants:
+            del values["variants"]
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The same with a larger global batch, or other recomputation. Without points, `reason` says why.
+
+    batch_factor : of the global batch, which both have; recompute : None: the job's.
+    """
+
+    batch_factor: int
+    recompute: Recompute | None
+    points: tuple[Point, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()
+    reason: str | None = None
 
 
 def compare_cross_dc(request: CrossDcRequest) -> CrossDcResult:
     """Both at every bandwidth and latency of the request, sorted, and the crossovers between them.
+
+    The same for each of the request's other global batches and recomputations.
 
     Raises
     ------
     InputError
         The job does not fit its model (more partitions than layers).
     """
-    return _Comparison(request).result()
+    variants = [_variant(request, factor, mode) for factor, mode in request.variants]
+    return replace(_Comparison(request).result(), variants=tuple(variants))
+
+
+def _variant(request: CrossDcRequest, factor: int, recompute: Recompute | None) -> Variant:
+    changed: dict[str, Any] = {"microbatches": request.job.microbatches * factor}
+    if recompute is not None:
+        changed["recompute"] = recompute
+    result = _Comparison(request, request.job.model_copy(update=changed)).result()
+    return Variant(
+        batch_factor=factor,
+        recompute=recompute,
+        points=result.points,
+        crossovers=result.crossovers,
+        reason=result.reason,
+    )
 
 
 class _Comparison:
-    def __init__(self, request: CrossDcRequest) -> None:
+    """job : in place of the request's."""
+
+    def __init__(self, request: CrossDcRequest, job: JobInput | None = None) -> None:
         self._request = request
-        document = {"datacenters": request.datacenters, "job": request.job}
+        document = {"datacenters": request.datacenters, "job": job or request.job}
         plan = parse(PlanRequest, document)
         self._cluster = cluster_of(plan)
         planned = job_of(plan, self._cluster)

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, NonNegative, Positive, nearest
+from engine.model.flops import Recompute
 from engine.plan.request import LEAST_GBPS, DataCenterInput, JobInput
 from engine.schedule.scenario import MOST_OPS
 
@@ -20,6 +21,8 @@ DEFAULT_POLICIES = ("zb-h1", "zb-v", "crosspipe-ud", "crosspipe-wave")
 IN_CHUNKS = frozenset({"zb-v", "crosspipe-udsub", "crosspipe-wave"})
 MOST_POINTS = 1_000
 MOST_DCS = 64
+MOST_FACTOR = 10_000
+MOST_VARIANTS = 16  # batches, and ways to recompute, that one answer compares
 OPS_OF_A_MICROBATCH = 8  # F, R, B, W of two chunks
 
 
@@ -30,6 +33,9 @@ def _listed(value: Any) -> Any:
 _points = Field(min_length=1, max_length=MOST_POINTS)
 Bandwidths = Annotated[list[Annotated[Positive, Field(ge=LEAST_GBPS)]], BeforeValidator(_listed), _points]
 Latencies = Annotated[list[NonNegative], BeforeValidator(_listed), _points]
+_variants = Field(min_length=1, max_length=MOST_VARIANTS)
+Batches = Annotated[list[Annotated[Count, Field(le=MOST_FACTOR)]], BeforeValidator(_listed), _variants]
+Modes = Annotated[list[Recompute], BeforeValidator(_listed), _variants]
 
 
 class BoundaryInput(Document):
@@ -44,20 +50,43 @@ class BoundaryInput(Document):
 
 
 class CrossDcRequest(Document):
-    """A validated request: equal data centres in a row, one job, and `replicas` pipelines of it in total."""
+    """A validated request: equal data centres in a row, one job, and `replicas` pipelines of it in total.
+
+    batches : global batches to compare next to the job's, as multiples of it.
+    recompute : recomputation to compare next to the job's; None: the job's alone.
+    """
 
     datacenters: list[DataCenterInput] = Field(min_length=2, max_length=MOST_DCS)
     boundary: BoundaryInput
     job: JobInput
     replicas: Count = Field(le=1_000_000)
     policies: list[str] = Field(default=list(DEFAULT_POLICIES), min_length=1)
+    batches: Batches = [1]
+    recompute: Modes | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "CrossDcRequest":
-        checks = (self._policies, self._names, self._equal, self._sizes, self._divided, self._room)
+        checks = (
+            self._policies,
+            self._names,
+            self._equal,
+            self._sizes,
+            self._varied,
+            self._divided,
+            self._room,
+        )
         for problem in itertools.chain.from_iterable(check() for check in checks):
             raise problem
         return self
+
+    @cached_property
+    def variants(self) -> list[tuple[int, Recompute | None]]:
+        """Every other global batch and recomputation: (factor, mode in place of the job's), each once."""
+        modes: list[Recompute | None] = [None]
+        if self.recompute is not None:
+            modes = [None if mode == self.job.recompute else mode for mode in self.recompute]
+        every = itertools.product(modes, self.batches)
+        return [(factor, mode) for mode, factor in dict.fromkeys(every) if (mode, factor) != (None, 1)]
 
     @property
     def dcs(self) -> int:
@@ -117,6 +146,19 @@ class CrossDcRequest(Document):
         if ops > MOST_OPS:
             allowed = f"with partitions gives {ops} ops per pipeline; at most {MOST_OPS}"
             yield InputError("job.microbatches", job.microbatches, allowed)
+        if ops * max(self.batches) > MOST_OPS:
+            allowed = f"gives {ops * max(self.batches)} ops per pipeline; at most {MOST_OPS}"
+            yield InputError("batches", max(self.batches), allowed)
+
+    def _varied(self) -> Iterator[InputError]:
+        job = self.job
+        if self.recompute and (job.model is None or job.layer_profiles or job.measured):
+            allowed = "needs a job with a model, and times that were not measured: they follow from it"
+            yield InputError("recompute", self.recompute, allowed)
+        points = len(self.boundary.bandwidth_gbps) * len(self.boundary.latency_ms)
+        if points * (1 + len(self.variants)) > MOST_POINTS:
+            allowed = f"give {len(self.variants)} times {points} points more; at most {MOST_POINTS} in all"
+            yield InputError("batches", self.batches, allowed)
 
     def _divided(self) -> Iterator[InputError]:
         for field, value in (("replicas", self.replicas), ("job.partitions", self.job.layouts[0].partitions)):

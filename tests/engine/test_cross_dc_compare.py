@@ -115,6 +115,20 @@ def test_the_crossover_over_latency_is_where_the_better_one_changes() -> None:
         assert point.better == better
 
 
+def test_a_larger_batch_and_recomputation_are_jobs_of_their_own() -> None:
+    model = {"layers": 4, "hidden": 512, "heads": 8, "seq": 128, "vocab": 1000}
+    job = {"model": model, "partitions": 2, "microbatches": 4, "recompute": "none"}
+    result = compared(job=job, batches=[1, 3], recompute=["none", "full"])
+    assert [(v.batch_factor, v.recompute) for v in result.variants] == [(3, None), (1, "full"), (3, "full")]
+    for variant in result.variants:
+        alone = {**job, "microbatches": 4 * variant.batch_factor, "recompute": variant.recompute or "none"}
+        assert variant.points == compared(job=alone).points
+    (first,), (third,) = result.points, result.variants[0].points
+    assert third.data.wan_gb == pytest.approx(first.data.wan_gb)
+    assert third.pipeline.wan_gb == pytest.approx(3 * first.pipeline.wan_gb)
+    assert "variants" not in compared(job=job).as_dict()
+
+
 def test_without_an_egress_price_there_are_no_costs() -> None:
     (point,) = compared(boundary={"bandwidth_gbps": 100, "latency_ms": 5}).points
     assert point.data.egress_cost is None
@@ -179,6 +193,9 @@ def test_a_stage_of_one_layer_is_not_cut_in_two() -> None:
             "gives 1600 points; at most 1000",
         ),
         ({"links": []}, "links", "unknown field"),
+        ({"batches": [2, 0]}, "batches[1]", "greater than or equal to 1"),
+        ({"batches": 10_000, "job": {**JOB, "microbatches": 10_000}}, "batches", "ops per pipeline"),
+        ({"recompute": "full"}, "recompute", "needs a job with a model"),
     ],
 )
 def test_bad_input_names_the_field(fields: dict[str, Any], field: str, said: str) -> None:
@@ -193,6 +210,10 @@ def test_the_command_prints_and_writes_the_answer(tmp_path: Path) -> None:
     given = document(boundary=boundary)
     (tmp_path / "file.json").write_text(json.dumps(given))
     line = ["cross-dc", str(tmp_path / "file.json"), "--out", str(tmp_path / "out")]
+    larger = CliRunner().invoke(cli, [*line[:2], "--batches", "2", "--json"], standalone_mode=False).stdout
+    assert json.loads(larger)["variants"][0]["batch_factor"] == 2
+    text = CliRunner().invoke(cli, [*line[:2], "--batches", "2"], standalone_mode=False).stdout
+    assert "a global batch 2 times as large:" in text.splitlines()
     answer = json.loads(CliRunner().invoke(cli, [*line, "--json"], standalone_mode=False).stdout)
     assert answer == json.loads(json.dumps(compared(boundary=boundary).as_dict()))
     assert json.loads((tmp_path / "out/result.json").read_text()) == answer
