@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import BroadcastOptions, ReduceOptions
 
-from engine.job.predict import BUCKET_BYTES
+from engine.job.all_reduce import BUCKET_BYTES
 from engine.nn.one_rank import OneRank
 from engine.train.exchange import finish
 
