@@ -349,10 +349,11 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
 def _wan_line(way: dict[str, Any]) -> str:
     what = "gradients of replicas, " if way["from_stage"] == way["to_stage"] else ""
     rate = "" if way["gbps"] is None else f" at {way['gbps']:.2f} Gbps"
+    far = "" if way["latency_ms"] is None else f"{way['latency_ms']:.1f} ms one way, "
     cost = "" if way["egress_cost"] is None else f", ${way['egress_cost']:,.4f}"
     return (
         f"WAN          {way['from']} → {way['to']}: {what}{way['bytes'] / 1e6:,.1f} MB{rate}, "
-        f"{way['connections']} connections per pair, {way['egress_bytes'] / 1e6:,.1f} MB left{cost}"
+        f"{far}{way['connections']} connections per pair, {way['egress_bytes'] / 1e6:,.1f} MB left{cost}"
     )
 
 

@@ -46,27 +46,31 @@ class Disturbance:
     op_factor : (stage, kind of op as its letter, factor) by which an emulated op takes longer.
     gpu_factor : (pipeline, stage, factor) by which every op of one emulated GPU does.
     link_factor : (from stage, factor) by which the WAN hop after that stage is slower, both ways.
+    latency_factor : (from stage, factor) by which the latency of that emulated hop is longer, both ways.
     since : iteration, counted from 0, with which all of that begins.
     """
 
     op_factor: tuple[tuple[int, str, float], ...] = ()
     gpu_factor: tuple[tuple[int, int, float], ...] = ()
     link_factor: tuple[tuple[int, float], ...] = ()
+    latency_factor: tuple[tuple[int, float], ...] = ()
     since: int = 0
 
     @property
     def slows(self) -> bool:
         """Whether anything is disturbed."""
-        return bool(self.op_factor or self.gpu_factor or self.link_factor)
+        return bool(self.op_factor or self.gpu_factor or self.link_factor or self.latency_factor)
 
     def of_op(self, pipeline: int, stage: int, kind: str) -> float:
         """Factor on the duration of one kind of op on a GPU."""
         of_stage = next((f for s, k, f in self.op_factor if (s, k) == (stage, kind)), 1.0)
         return of_stage * next((f for p, s, f in self.gpu_factor if (p, s) == (pipeline, stage)), 1.0)
 
-    def of_hop(self, stage: int) -> float:
-        """Factor on the transfer time of the hop stage → stage + 1."""
-        return next((f for s, f in self.link_factor if s == stage), 1.0)
+    def of_hop(self, stage: int) -> tuple[float, float]:
+        """Factors on the transfer time and on the latency of the hop stage → stage + 1."""
+        rows = (self.link_factor, self.latency_factor)
+        transfer, latency = (next((f for s, f in row if s == stage), 1.0) for row in rows)
+        return transfer, latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ class _Sent:
     seconds: float = 0.0
     egress_bytes: int = 0
     connections: int = 0
+    latency_ms: float | None = None
 
 
 def wan_rows(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -35,14 +36,17 @@ def wan_rows(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]
     Parameters
     ----------
     stats : of each rank its `pipeline` and `stage`, and rows with `to_pipeline` and `to_stage`: `traffic`
-        between stages (bytes, seconds), `summed` gradients (bytes), and `egress` (bytes, connections).
+        between stages (bytes, seconds), `summed` gradients (bytes), and `egress` (bytes, connections,
+        latency_ms).
 
     Returns
     -------
-    Rows {from, to, from_stage, to_stage, bytes, egress_bytes, egress_cost, gbps, connections}. bytes are of
-    messages; egress_bytes is all that left, with headers, signs of life and repeats. egress_cost is in
-    dollars; None if the job has no price. gbps is the rate while a message is on its link; None for sums,
-    whose parts are small and wait for each other. connections are those of a node pair at the end.
+    Rows {from, to, from_stage, to_stage, bytes, egress_bytes, egress_cost, gbps, connections, latency_ms}.
+    bytes are of messages; egress_bytes is all that left, with headers, signs of life and repeats.
+    egress_cost is in dollars; None if the job has no price. gbps is the rate while a message is on its
+    link; None for sums, whose parts are small and wait for each other. connections are those of a node pair
+    at the end. latency_ms is one way, as last measured, of the node pair that has most; None if it was not
+    measured.
     """
     sent: dict[_Direction, _Sent] = {}
     for rank in stats:
@@ -56,6 +60,8 @@ def wan_rows(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]
             way = sent.setdefault(_direction(job, rank, row), _Sent())
             way.egress_bytes += row["bytes"]
             way.connections = max(way.connections, row["connections"])
+            if row["latency_ms"] is not None:
+                way.latency_ms = max(way.latency_ms or 0.0, row["latency_ms"])
     return [_row(job, direction, sent[direction]) for direction in sorted(sent)]
 
 
@@ -82,4 +88,5 @@ def _row(job: TrainJob, direction: _Direction, sent: _Sent) -> dict[str, Any]:
         "egress_cost": None if price is None else sent.egress_bytes / GB * price,
         "gbps": sent.timed_bytes * 8 / sent.seconds / 1e9 if sent.seconds else None,
         "connections": sent.connections,
+        "latency_ms": None if sent.latency_ms is None else round(sent.latency_ms, 3),
     }

@@ -174,7 +174,7 @@ def _adapting(
     if spec.job.failures.adapt is None:
         return None
     if me.rank != spec.first_rank:
-        return Follower(mesh.store, rank=me.rank)
+        return Follower(mesh.store, rank=me.rank, latencies_ms=mesh.latencies_ms)
     return Leader(
         mesh.store,
         rank=me.rank,
@@ -182,4 +182,5 @@ def _adapting(
         job=spec.job,
         schedule=schedule,
         emit=events.put,
+        latencies_ms=mesh.latencies_ms,
     )

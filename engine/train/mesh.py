@@ -26,7 +26,7 @@ from engine.train.ring import Sums, sums_of
 from engine.train.staging import StagedSums
 from engine.train.store import RunStore, join_store, serve_store
 from engine.train.wiring import neighbours
-from engine.transport import Address, Endpoint, LinkShape, Peer, TlsFiles
+from engine.transport import Address, Endpoint, LinkShape, LinkTraffic, Peer, TlsFiles
 
 
 class Mesh:
@@ -116,25 +116,37 @@ class Mesh:
 
     def peers(self) -> list[str]:
         """The ranks that this one sends messages to, in words."""
-        if self.endpoint is None:
-            return []
-        return [f"rank {t.peer} ({t.link})" for t in sorted(self.endpoint.traffic(), key=lambda t: t.peer)]
+        return [f"rank {t.peer} ({t.link})" for t in sorted(self._traffic(), key=lambda t: t.peer)]
 
-    def egress(self) -> list[dict[str, int]]:
-        """Bytes that this rank has sent to other data centres, by receiver, with headers and repeats."""
+    def egress(self) -> list[dict[str, Any]]:
+        """Bytes that this rank has sent to other data centres, by receiver, with headers and repeats.
+
+        With the connections and the latency of each, in milliseconds one way; None before it was measured.
+        """
         away = self._in_other_dcs()
-        traffic = [] if self.endpoint is None else self.endpoint.traffic()
-        return [
-            {**away[t.peer], "bytes": t.egress_bytes, "connections": t.connections}
-            for t in traffic
-            if t.peer in away
+        return [{**away[t.peer], **t.as_egress()} for t in self._traffic() if t.peer in away]
+
+    def latencies_ms(self) -> dict[tuple[int, int], float]:
+        """Measured latency one way to the adjacent stages in other data centres, by both stages, in order."""
+        mine = [
+            a for a in self.spec.ranks if a.pipeline == self.me.pipeline and a.dc != self.me.dc and a.leads
         ]
+        stage_of = {a.rank: a.stage for a in mine if a.stage in self._neighbours}
+        here = self.me.stage
+        return {
+            (min(stage_of[t.peer], here), max(stage_of[t.peer], here)): t.one_way_s * 1e3
+            for t in self._traffic()
+            if t.peer in stage_of and t.one_way_s is not None
+        }
 
     def summed(self) -> list[dict[str, int]]:
         """Bytes of gradients that this rank has sent, to be summed, to ranks in another data centre."""
         away = self._in_other_dcs()
         sent = (item for sums in self._over_transport for item in sums.sent_bytes.items())
         return [{**away[rank], "bytes": nbytes} for rank, nbytes in sent if rank in away]
+
+    def _traffic(self) -> list[LinkTraffic]:
+        return [] if self.endpoint is None else self.endpoint.traffic()
 
     def _in_other_dcs(self) -> dict[int, dict[str, int]]:
         """Pipeline and stage of each rank in another data centre."""
@@ -145,10 +157,10 @@ class Mesh:
         """Make the emulated links slower that the launch spec says, for what this rank sends."""
         for other in self._peer_assignments() if self.endpoint is not None else ():
             hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
-            factor = self.spec.disturbance.of_hop(hop)
-            if other.dc != self.me.dc and factor != 1.0:
+            factor, delay = self.spec.disturbance.of_hop(hop)
+            if other.dc != self.me.dc and (factor, delay) != (1.0, 1.0):
                 assert self.endpoint is not None
-                self.endpoint.slow(other.rank, factor)
+                self.endpoint.slow(other.rank, factor, delay=delay)
 
     def close(self) -> None:
         """Close the transport; gloo's sockets go with the process."""

@@ -180,10 +180,13 @@ class Endpoint:
         """Break every connection to `peer`, as a WAN does that goes away for a moment; for drills."""
         self._loop.call(self._link(peer).cut)
 
-    def slow(self, peer: int, factor: float) -> None:
-        """Make an emulated link to `peer` slower by `factor`, for what this rank sends; for drills."""
+    def slow(self, peer: int, factor: float, *, delay: float = 1.0) -> None:
+        """Make an emulated link to `peer` slower by `factor`, its delay `delay` times as long; for drills.
+
+        It changes what this rank sends.
+        """
         link = self._link(peer)
-        self._loop.call(lambda: link.slow(factor))
+        self._loop.call(lambda: link.slow(factor, delay))
 
     def clock_offset_s(self, peer: int) -> float:
         """The clock (time.monotonic()) of `peer`'s machine less this machine's; 0 on the same machine."""

@@ -135,7 +135,7 @@ class Inbox:
         assembly.coming.pop(header.offset, None)
         assembly.missing -= header.length
         assembly.due = max(
-            assembly.due, time.monotonic() if math.isnan(header.due) else self._local(header.due)
+            assembly.due, time.monotonic() if math.isnan(header.due) else self.local(header.due)
         )
         self.bytes_received += header.length
         if assembly.complete:
@@ -226,7 +226,8 @@ class Inbox:
         self.most_late_s = max(self.most_late_s, receive.late_s)
         self._resume()
 
-    def _local(self, due: float) -> float:
+    def local(self, due: float) -> float:
+        """A time of the peer's clock as one of ours; NaN stays NaN."""
         return due - self.clock_offset_s
 
     def _resume(self) -> None:

@@ -17,6 +17,7 @@ from engine.transport.handles import Receive
 from engine.transport.inbox import Inbox
 from engine.transport.loop import Loop
 from engine.transport.outbox import Outbox, Outgoing
+from engine.transport.pinging import Pinging, answer
 from engine.transport.shape import Peer
 from engine.transport.sizing import Size
 from engine.transport.traffic import LinkTraffic
@@ -102,6 +103,7 @@ class Link:
         self._breaks = 0  # since a chunk came or was acknowledged
         self._gone_bytes = 0  # sent over connections that are gone
         self._size = Size(peer)
+        self._pinging = Pinging()
 
     def mend(self) -> None:
         """Dial what is missing; the side that does not dial only asks whether the peer is still there."""
@@ -159,6 +161,7 @@ class Link:
         needed = self._size.wanted if self._dials else max(1, greeting.count - 1)
         if all(i in self._connections for i in range(URGENT, needed)):
             self.complete.set()
+            self._ping()
         self._log_if_restored()
         self._outbox.pump()
 
@@ -204,6 +207,7 @@ class Link:
         else:
             self._replace_stuck()
             self._beat()
+            self._ping()
             self._tune()
             self.mend()
 
@@ -230,9 +234,9 @@ class Link:
         for connection in list(self._connections.values()):
             self.ended(connection, f"connection {connection.index} was cut")
 
-    def slow(self, factor: float) -> None:
-        """Make what is sent from now on slower by `factor`, where the link is emulated."""
-        self._outbox.slow(factor)
+    def slow(self, factor: float, delay: float) -> None:
+        """Make what is sent from now on slower, and its delay longer, where the link is emulated."""
+        self._outbox.slow(factor, delay)
 
     def traffic(self) -> LinkTraffic:
         """Figures so far."""
@@ -250,6 +254,7 @@ class Link:
             resent_bytes=self._outbox.bytes_resent,
             reconnects=self._reconnects,
             round_trip_s=urgent.round_trip_s() if urgent is not None and urgent.open else None,
+            one_way_s=self._pinging.one_way_s,
         )
 
     # What the connections report (connection.Owner).
@@ -272,6 +277,11 @@ class Link:
         elif header.kind is Kind.WISH:
             self._size.wish(header.message)
             self._resize()
+        elif header.kind is Kind.PING:
+            due = self.inbox.local(header.due)
+            self._say(connection, answer(header, time.monotonic(), due, self._outbox.delay_s))
+        elif header.kind is Kind.PONG:
+            self._pinging.answered(header.message, time.monotonic(), self.inbox.local(header.due))
         elif header.kind is Kind.RETIRE:
             connection.goodbye = True
             self._outbox.retire(connection)
@@ -388,6 +398,15 @@ class Link:
         for connection in list(self._connections.values()):
             if connection.idle and not self._said_goodbye:
                 connection.send([memoryview(_BEAT)])
+
+    def _ping(self) -> None:
+        """Ask for a round trip on the connection that no bulk data waits on."""
+        if (urgent := self._connections.get(URGENT)) is not None:
+            self._say(urgent, self._pinging.ping(time.monotonic(), self._outbox.delay_s))
+
+    def _say(self, connection: Connection, header: Header) -> None:
+        if not self._said_goodbye:
+            connection.send([memoryview(pack(header))])
 
     def _control(self) -> Connection | None:
         """The connection for what the two sides tell each other."""

@@ -161,10 +161,15 @@ class Outbox:
         since = time.monotonic() - self._under_way_since if self._under_way else 0.0
         return self._under_way_s + since
 
-    def slow(self, factor: float) -> None:
-        """An emulated link becomes slower by `factor`; nothing happens to a real one."""
+    @property
+    def delay_s(self) -> float | None:
+        """One-way delay of an emulated link, now; None for a real one."""
+        return None if self._shaper is None else self._shaper.shape.one_way_delay_s
+
+    def slow(self, factor: float, delay: float) -> None:
+        """An emulated link becomes slower by `factor`, its delay `delay` times as long; a real one stays."""
         if self._shaper is not None:
-            self._shaper.reshape(self._shaper.shape.slower(factor))
+            self._shaper.reshape(self._shaper.shape.slower(factor, delay=delay))
 
     def add(self, connection: Connection) -> None:
         """Use `connection` from now on."""

@@ -43,11 +43,15 @@ class LinkShape:
             return math.inf
         return self.window_bytes / (2 * self.one_way_delay_s)
 
-    def slower(self, factor: float) -> "LinkShape":
-        """The link with a `factor`-th of its rate, as cap and window give it."""
+    def slower(self, factor: float, *, delay: float = 1.0) -> "LinkShape":
+        """The link with a `factor`-th of its rate, as cap and window give it, and `delay` times its delay.
+
+        With a longer delay a connection carries less, too: a window each round trip.
+        """
         cap, window = self.cap_bytes_per_s, self.window_bytes
         return replace(
             self,
+            one_way_delay_s=delay * self.one_way_delay_s,
             cap_bytes_per_s=None if cap is None else cap / factor,
             window_bytes=None if window is None else window / factor,
         )

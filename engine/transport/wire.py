@@ -35,6 +35,8 @@ class Kind(IntEnum):
     WISH = 5  # how many connections this side would like to have (`message`)
     RETIRE = 6  # this one connection is no longer needed
     UNCHECKED = 7  # DATA whose sender computes no checksum
+    PING = 8  # asks for a PONG with its number (`message`): how long there and back?
+    PONG = 9
 
 
 @dataclass(slots=True, kw_only=True)

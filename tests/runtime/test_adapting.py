@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.job.adapt.judge import Judge
-from engine.job.adapt.measured import as_rows, planned, scenario_as_measured, slowest, summary
+from engine.job.adapt.measured import (
+    LATENCY,
+    LEAST_DRIFT_MS,
+    as_rows,
+    planned,
+    scenario_as_measured,
+    slowest,
+    summary,
+)
 from engine.job.adapt.replan import LEAST_GAIN, as_taken, replan
+from engine.job.adapt.sentences import described
+from engine.job.events.incidents import Adapted
 from engine.job.launch import Disturbance
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
@@ -79,6 +89,40 @@ def test_a_lasting_deviation_is_found_with_its_last_iteration(
     assert not any(again), "what is expected now is no deviation"
 
 
+@given(planned_ms=st.floats(0.01, 200), off_ms=st.floats(-300, 300), iterations=st.integers(1, 4))
+def test_a_latency_counts_beyond_the_limit_and_a_millisecond(
+    planned_ms: float, off_ms: float, iterations: int
+) -> None:
+    way = (LATENCY, 0, 1)
+    judge = Judge({way: planned_ms}, limit=LIMIT, iterations=iterations)
+    measured_ms = max(0.001, planned_ms + off_ms)
+    verdicts = [judge.observe({way: measured_ms}) for _ in range(iterations)]
+    beyond = abs(measured_ms - planned_ms) > max(LIMIT * planned_ms, LEAST_DRIFT_MS[LATENCY])
+    assert (verdicts[-1] is not None) == beyond
+    assert not any(verdicts[:-1])
+
+
+def test_a_longer_way_is_planned_for_as_one() -> None:
+    of = job(**{**EMULATED, "microbatches": 8, "sharing": "spatial"})
+    schedule = schedule_of(of)
+    expected = planned(of.scenario, schedule)
+    assert expected[LATENCY, 1, 2] == 10.0
+    found = replan(of, schedule, expected, {**expected, (LATENCY, 1, 2): 30.0})
+    far = job(
+        **{
+            **EMULATED,
+            "microbatches": 8,
+            "sharing": "spatial",
+            "links": [{"between": ["north", "south"], "latency_ms": 30, "bandwidth_gbps": 0.4}],
+        }
+    )
+    assert far.scenario.hop_transfer[1] == pytest.approx(of.scenario.hop_transfer[1], rel=0.01)
+    assert found.schedule is not None
+    assert found.after_s == pytest.approx(predict(far).iteration_s, rel=0.01)
+    assert found.before_s == pytest.approx(predict(far, schedule=schedule).iteration_s, rel=0.01)
+    assert found.after_s < 0.8 * found.before_s
+
+
 @given(st.lists(st.sampled_from([0.5, 1.5]), max_size=20))
 def test_what_swings_is_no_deviation(swings: list[float]) -> None:
     judge = Judge(PLANNED, limit=LIMIT, iterations=3)
@@ -93,7 +137,8 @@ def test_a_summary_has_what_the_schedule_counts_on_where_all_runs_as_planned() -
         schedule = schedule_of(of)
         spans = time_schedule(of.scenario, schedule).spans()
         in_seconds = [Span(**{**s.as_dict(), "start": s.start / 1e3, "end": s.end / 1e3}) for s in spans]
-        measured = slowest(json.loads(json.dumps([summary(in_seconds)])))
+        ways = [[LATENCY, 1, 2, of.scenario.hop_latency[1]]]  # of which spans say nothing
+        measured = slowest(json.loads(json.dumps([summary(in_seconds), ways])))
         assert measured == pytest.approx(planned(of.scenario, schedule))
         assert planned(scenario_as_measured(of, schedule.sharing, {}), schedule) == pytest.approx(measured)
 
@@ -226,6 +271,23 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
     losses, norms, _ = reference(of)
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+
+
+def test_a_latency_that_grows_during_a_run_is_measured_and_planned_for(tmp_path: Path) -> None:
+    changes = {"microbatches": 8, "sharing": "spatial", "steps": 18, "adapt": {"deviation": 0.5}}
+    of = job(**{**EMULATED, **changes, "dtype": "fp64"})
+    run = Run(of, str(tmp_path), Disturbance(latency_factor=((1, 3.0),), since=2))
+    result = run.result()
+    check_switched(run, result)
+    (deviation,) = result["adaptations"][0]["deviations"]
+    assert (deviation["what"], deviation["at"], deviation["planned_ms"]) == ("latency", [1, 2], 10)
+    assert deviation["measured_ms"] == pytest.approx(30, rel=0.1)
+    assert "the latency between S2 and S3 is 30" in described(
+        Adapted.model_validate(run.of_kind("adapted")[0])
+    )
+    between = [row["latency_ms"] for row in result["wan"] if row["from_stage"] != row["to_stage"]]
+    assert between == pytest.approx([30, 30], rel=0.1)
+    assert result["losses"] == pytest.approx(reference(of)[0], rel=1e-9)
 
 
 def test_each_iteration_of_a_result_counts_with_the_plan_that_held_in_it() -> None:

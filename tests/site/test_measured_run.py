@@ -79,20 +79,31 @@ def test_the_page_of_a_run_adds_up_what_crossed_the_wan_and_its_cost(world: Worl
     assert 'hx-swap="outerHTML" hidden>' in before[before.index('id="wan-traffic"') :].split("\n")[0]
     row: dict[str, Any] = {"from": "east", "to": "mid", "gbps": 0.9, "connections": 17}
     wan = [
-        {**row, "from_stage": 0, "to_stage": 1, "bytes": 5e9, "egress_bytes": 6e9, "egress_cost": 0.12},
-        {**row, "from_stage": 1, "to_stage": 1, "bytes": 2e9, "egress_bytes": 2e9, "egress_cost": 0.04},
+        {
+            **row,
+            **{"from_stage": 0, "to_stage": 1, "bytes": 5e9, "egress_bytes": 6e9, "egress_cost": 0.12},
+            "latency_ms": 21.34,
+        },
+        {
+            **row,
+            **{"from_stage": 1, "to_stage": 1, "bytes": 2e9, "egress_bytes": 2e9, "egress_cost": 0.04},
+            "latency_ms": None,
+        },
         {**row, "from": "mid", "to": "east", "bytes": 1e9, "egress_bytes": 1e9},  # of an earlier version
     ]
     record_result(run, {"wan": wan})
     page = world.client("viewer").get(f"/runs/{run.pk}/")
     table = page.context["wan"]
     of = [
-        (way.source, way.pipeline_bytes, way.gradient_bytes, way.egress_bytes, way.cost) for way in table.rows
+        (way.source, way.pipeline_bytes, way.gradient_bytes, way.egress_bytes, way.latency_ms, way.cost)
+        for way in table.rows
     ]
-    assert of == [("east", 5e9, 2e9, 8e9, pytest.approx(0.16)), ("mid", 1e9, 0, 1e9, None)]
+    assert of == [("east", 5e9, 2e9, 8e9, 21.34, pytest.approx(0.16)), ("mid", 1e9, 0, 1e9, None, None)]
     assert (table.count, table.total.egress_bytes, table.total.cost) == (2, 9e9, None)
     text = page.content.decode()
-    assert "0.1600" in text[text.index('id="wan-traffic"') :]
+    shown = text[text.index('id="wan-traffic"') :]
+    assert "0.1600" in shown
+    assert '<td class="num">21.3</td>' in shown
 
 
 def test_bytes_have_the_unit_that_keeps_them_short() -> None:
@@ -104,8 +115,8 @@ def test_what_a_run_knows_of_its_links_is_in_their_history(world: World) -> None
     run = placed(world)
     row: dict[str, Any] = {"bytes": 1, "egress_bytes": 2, "connections": 17}
     wan = [
-        {**row, "from": "east", "to": "mid", "gbps": 0.9},
-        {**row, "from": "mid", "to": "east", "gbps": 0.8},
+        {**row, "from": "east", "to": "mid", "gbps": 0.9, "latency_ms": 12.3456},
+        {**row, "from": "mid", "to": "east", "gbps": 0.8, "latency_ms": None},
         {**row, "from": "mid", "to": "west", "gbps": None},
         {**row, "from": "gone", "to": "west", "gbps": 1},
     ]
@@ -116,7 +127,7 @@ def test_what_a_run_knows_of_its_links_is_in_their_history(world: World) -> None
         world.link,
         0.8,
         17,
-        None,
+        12.346,
     )
     world.link.refresh_from_db()
     assert world.link.bandwidth_gbps == 1

@@ -16,6 +16,7 @@ class WanTraffic:
     pipeline_bytes : of activations and their gradients, between stages.
     gradient_bytes : of gradients that the replicas of a stage sum.
     egress_bytes : all that left.
+    latency_ms : one way, as last measured; None where it was not.
     cost : of it in dollars; None where the job has no price.
     """
 
@@ -24,6 +25,7 @@ class WanTraffic:
     pipeline_bytes: int
     gradient_bytes: int
     egress_bytes: int
+    latency_ms: float | None
     cost: float | None
 
 
@@ -56,6 +58,7 @@ def _traffic(rows: Sequence[dict[str, Any]], **ends: str) -> WanTraffic:
         pipeline_bytes=sum(row["bytes"] for row in rows) - sum(sums),
         gradient_bytes=sum(sums),
         egress_bytes=sum(row["egress_bytes"] for row in rows),
+        latency_ms=max((ms for row in rows if (ms := row.get("latency_ms")) is not None), default=None),
         cost=sum(known) if known and len(known) == len(costs) else None,
     )
 

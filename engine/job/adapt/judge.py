@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from engine.job.adapt.measured import Deviation, Measured, Quantity
+from engine.job.adapt.measured import LEAST_DRIFT_MS, Deviation, Measured, Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,9 @@ class Judge:
         self._window.clear()
 
     def _lasts(self, name: Quantity) -> bool:
-        ratios = [one[name] / self._planned[name] for one in self._window if name in one]
-        if len(ratios) < self._iterations:
+        planned_ms = self._planned[name]
+        drift_ms = max(self._limit * planned_ms, LEAST_DRIFT_MS.get(str(name[0]), 0.0))
+        off_ms = [one[name] - planned_ms for one in self._window if name in one]
+        if len(off_ms) < self._iterations:
             return False
-        return min(ratios) > 1 + self._limit or max(ratios) < 1 - self._limit
+        return min(off_ms) > drift_ms or max(off_ms) < -drift_ms

@@ -1,8 +1,9 @@
 """What ops and transfers take, measured and planned, in milliseconds, by kind.
 
-A quantity is named ("F", 2), an op of a kind on a stage (all its chunks together), or ("link", 1, 2), the
-time for which a message holds the link between two stages, the lower one first. A schedule knows one time for
-all pipelines, so of several GPUs or directions the slowest counts.
+A quantity is named ("F", 2), an op of a kind on a stage (all its chunks together), ("link", 1, 2), the time
+for which a message holds the link between two stages, the lower one first, or ("latency", 1, 2), how long it
+then travels. A schedule knows one time for all pipelines, so of several GPUs or directions the slowest
+counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,8 @@ from engine.schedule.scenario import Scenario
 from engine.schedule.timing import durations
 from engine.simulate.spans import Span
 
-LINK = "link"
+LINK, LATENCY = "link", "latency"
+LEAST_DRIFT_MS = {LATENCY: 1.0}  # a busy processor answers a ping so much later
 Quantity = tuple[str, int] | tuple[str, int, int]
 Measured = Mapping[Quantity, float]
 _TIMED = frozenset(kind.name for kind in OpKind)
@@ -43,6 +45,8 @@ def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
     for hop, (low, high) in _wan_hops(scenario).items():
         if holds[hop] > 0 and hop in schedule.traversal.hop_of:
             found[LINK, low, high] = float(holds[hop])
+            if scenario.hop_latency[hop] > 0:
+                found[LATENCY, low, high] = float(scenario.hop_latency[hop])
     return found
 
 
@@ -92,7 +96,10 @@ def scenario_as_measured(job: TrainJob, sharing: Sharing, factors: Measured) -> 
         for kind, field in _FIELD_OF.items()
     }
     wan = [
-        {"latency": link.latency, "transfer": link.transfer * factors.get((LINK, *ends), 1.0)}
+        {
+            "latency": link.latency * factors.get((LATENCY, *ends), 1.0),
+            "transfer": link.transfer * factors.get((LINK, *ends), 1.0),
+        }
         for link, ends in ((scenario.hop_links[hop], ends) for hop, ends in _wan_hops(scenario).items())
     ]
     values = {**scenario.model_dump(), "times": times, "sharing": sharing}

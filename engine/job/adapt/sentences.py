@@ -41,6 +41,8 @@ def _deviation(each: Deviation) -> str:
     took = f"{each.measured_ms:.1f} ms instead of {each.planned_ms:.1f}"
     if each.what is TimedWork.LINK:
         return f"a message between {at[0]} and {at[1]} holds its link for {took}"
+    if each.what is TimedWork.LATENCY:
+        return f"the latency between {at[0]} and {at[1]} is {took}"
     return f"{_OPS[each.what]} on {at[0]} takes {took}"
 
 

@@ -39,13 +39,19 @@ class Failed(StrEnum):
 
 
 class TimedWork(StrEnum):
-    """What a plan gives a duration: a kind of op, or a transfer over a link."""
+    """What a plan gives a duration: a kind of op, a transfer over a link, or the way along it."""
 
     FORWARD = "F"
     RECOMPUTE = "R"
     BACKWARD = "B"
     WEIGHT = "W"
     LINK = "link"
+    LATENCY = "latency"
+
+    @property
+    def between_stages(self) -> bool:
+        """Whether it is of a link, and not of a GPU."""
+        return self in (TimedWork.LINK, TimedWork.LATENCY)
 
 
 class Cut(Part):
@@ -113,7 +119,7 @@ class Deviation(Part):
 
     @model_validator(mode="after")
     def _has_its_stages(self) -> Self:
-        if len(self.at) != (2 if self.what is TimedWork.LINK else 1):
+        if len(self.at) != (2 if self.what.between_stages else 1):
             raise ValueError("at must be one stage, or the two of a link")
         return self
 
@@ -130,7 +136,7 @@ class Adapted(OfRank):
     policy: Text
     """Policy of the schedule from there on."""
     deviations: Annotated[tuple[Deviation, ...], Field(min_length=1)]
-    """What deviated: `what` (F, R, B, W or link), `at` (its stage or stages), `planned_ms`, `measured_ms`."""
+    """What deviated: `what` (F, R, B, W, link, latency), `at` (its stages), `planned_ms`, `measured_ms`."""
     planned_s: Amount
     """An iteration as it was planned, seconds."""
     before_s: Amount
@@ -140,7 +146,7 @@ class Adapted(OfRank):
     schedule: LeftOut[str] = None
     """That schedule as text."""
     times: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
-    """The measured times: rows of F, R, B, W or link, its stage or stages, milliseconds."""
+    """The measured times: rows of F, R, B, W, link or latency, its stage or stages, milliseconds."""
     t: Unix
     """When."""
 

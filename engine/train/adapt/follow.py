@@ -9,13 +9,13 @@ all find it in time (as with engine.train.boundary).
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from engine.errors import InputError
 from engine.job.adapt.judge import Judge, Verdict
-from engine.job.adapt.measured import as_rows, planned, slowest, summary
+from engine.job.adapt.measured import LATENCY, as_rows, planned, slowest, summary
 from engine.job.adapt.replan import ReplanResult, replan
 from engine.job.events.base import Emit
 from engine.job.events.incidents import Adapted
@@ -32,6 +32,9 @@ WARM_UP = 2  # iterations that are not judged
 AT_ONCE_S = 0.1
 
 
+Latencies = Callable[[], Mapping[tuple[int, int], float]]
+
+
 class Store(Protocol):
     """The methods used of torch.distributed's stores."""
 
@@ -42,16 +45,22 @@ class Store(Protocol):
 
 
 class Follower:
-    """Reports what a rank measures, and learns of new schedules."""
+    """Reports what a rank measures, and learns of new schedules.
 
-    def __init__(self, store: Store, *, rank: int) -> None:
-        self._store, self._rank = store, rank
+    Parameters
+    ----------
+    latencies_ms : of the links of this rank, as measured at present, by their two stages.
+    """
+
+    def __init__(self, store: Store, *, rank: int, latencies_ms: Latencies = dict) -> None:
+        self._store, self._rank, self._latencies_ms = store, rank, latencies_ms
         self._plans = 0  # that were found
         self._next: tuple[int, Schedule] | None = None
 
     def report(self, iteration: int, spans: Sequence[Span]) -> None:
         """Tell the first rank what an iteration took here. Raises PeerLost where that rank is gone."""
-        value = json.dumps([iteration, summary(spans)])
+        ways = [[LATENCY, *ends, ms] for ends, ms in self._latencies_ms().items()]
+        value = json.dumps([iteration, summary(spans) + ways])
         self._store.set(_report_key(iteration, self._rank), value)
 
     def before(self, iteration: int) -> Schedule | None:
@@ -93,9 +102,17 @@ class Leader(Follower):
     """
 
     def __init__(
-        self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule, emit: Emit
+        self,
+        store: Store,
+        *,
+        rank: int,
+        ranks: Sequence[int],
+        job: TrainJob,
+        schedule: Schedule,
+        emit: Emit,
+        latencies_ms: Latencies = dict,
     ) -> None:
-        super().__init__(store, rank=rank)
+        super().__init__(store, rank=rank, latencies_ms=latencies_ms)
         assert job.failures.adapt is not None
         self._ranks, self._job, self._schedule, self._emit = tuple(ranks), job, schedule, emit
         self._settings = job.failures.adapt

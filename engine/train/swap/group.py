@@ -79,7 +79,7 @@ class Groups:
             if self._by_rank[t.peer].dc != self._me.dc
         ]
         return {
-            "egress": [{**to, "bytes": t.egress_bytes, "connections": t.connections} for to, t in away],
+            "egress": [{**to, **t.as_egress()} for to, t in away],
             "summed": [{**to, "bytes": t.bytes_sent} for to, t in away],
         }
 

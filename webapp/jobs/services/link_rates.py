@@ -14,8 +14,8 @@ log = structlog.get_logger(__name__)
 
 
 def record_link_rates(run: Run, result: dict[str, Any]) -> None:
-    """Put the rate of a node pair while it sent, of the slower direction, into the history of each link that
-    `run` used. What is in use stays as it is."""
+    """Put what a node pair measured into the history of each link that `run` used: the rate while it sent, of
+    the slower direction, and the latency. What is in use stays as it is."""
     rows: dict[frozenset[str], list[dict[str, Any]]] = {}
     for row in result.get("wan") or ():
         if row["gbps"]:
@@ -29,12 +29,13 @@ def record_link_rates(run: Run, result: dict[str, Any]) -> None:
     for ends, directions in rows.items():
         link = links.get(frozenset(named[name].dc_id for name in ends if name in named))
         slower = min(directions, key=lambda row: row["gbps"])
+        latencies_ms = [ms for row in directions if (ms := row.get("latency_ms")) is not None]
         if link is None:
             continue  # gone from the inventory since
         try:
             record_measurement(
                 link,
-                latency_ms=None,
+                latency_ms=round(max(latencies_ms), 3) if latencies_ms else None,
                 bandwidth_gbps=round(slower["gbps"], 4),
                 connections=slower["connections"] or None,
                 source=LinkSource.RUN,
