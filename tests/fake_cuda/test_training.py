@@ -111,7 +111,7 @@ def test_a_message_that_is_fetched_before_it_is_made_is_found(monkeypatch: pytes
 
 
 def test_gradients_that_are_fetched_before_they_are_made_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = faults(monkeypatch, StagedSums, "_sum", "self._device.reach(ready)")
+    gpu = faults(monkeypatch, StagedSums, "_through_host", "self._device.reach(ready)")
     assert Kind.TOO_EARLY in gpu.kinds
     gpu.expect(r"copy to host .*thread sums_0\) does not wait for")
 
