@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # `meridian --help` must not pay for torch: what measures is 
 def command(file: str, prefill: bool, as_json: bool) -> None:
     """Measure the stages of a model on this machine, one after another.
 
-    FILE (JSON or YAML, - for standard input): model (layers, hidden, heads, seq …, a preset, or a config.json
-    of Hugging Face or its file, with blocks of gpt or llama), stages, micro_batch, device cpu|cuda, dtype,
+    FILE (JSON or YAML, - for standard input): model (layers, hidden, heads, seq …, a preset, or the
+    config.json of a dense decoder of Hugging Face or its file), stages, micro_batch, device cpu|cuda, dtype,
     recompute, split, repeats, seed.
 
     FILE may instead have layer_profiles (table or file), model, gpu, micro_batch, tp, stages and
@@ -48,7 +48,7 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
         return
     from engine.train.profiling import ProfileRequest, profile_stage
 
-    request = parse(ProfileRequest, with_model(document, "model"))
+    request = parse(ProfileRequest, with_model(with_model(document, "model"), "model", "config"))
     with click.progressbar(range(request.stages), label="stages", file=sys.stderr, hidden=as_json) as stages:
         rows = [profile_stage(request, stage) for stage in stages]
     if as_json:

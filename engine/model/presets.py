@@ -23,10 +23,11 @@ from engine.model.transformer import Transformer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A model by name: its shape, and what that is from."""
+    """A model by name: its shape, and what that is from; `config` where it is a config.json, else None."""
 
     shape: Transformer
     source: str
+    config: dict[str, Any] | None
 
 
 def _shape(model: dict[str, Any]) -> Transformer:
@@ -36,7 +37,11 @@ def _shape(model: dict[str, Any]) -> Transformer:
 def _known() -> dict[str, Preset]:
     text = files("engine").joinpath("data/models/presets.json").read_text(encoding="utf-8")
     return {
-        name: Preset(shape=_shape(row["model"]), source=row["source"])
+        name: Preset(
+            shape=_shape(row["model"]),
+            source=row["source"],
+            config=row["model"] if "model_type" in row["model"] else None,
+        )
         for name, row in json.loads(text).items()
     }
 

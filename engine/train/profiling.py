@@ -3,12 +3,14 @@
 The neighbours are played by buffers: what would come is there, what would go is dropped.
 """
 
+import gc
 import time
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import psutil
 import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import Tensor
@@ -16,10 +18,12 @@ from torch import Tensor
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
 from engine.job.job import TrainJob
-from engine.job.memory import NUMBERS_PER_PARAMETER, machine_bytes, state_bytes
-from engine.job.model_document import TrainModel
+from engine.job.model_document import AnyModel, ConfigModel
 from engine.job.own_model import own_model
-from engine.model.hugging_face import HuggingFaceModel
+from engine.job.predict import stage_parameters
+from engine.job.sections.device import BYTES_OF_PARAMETER
+from engine.model.hugging_face import HuggingFaceModel, read_config
+from engine.model.presets import KNOWN
 from engine.nn.device import CpuDevice, CudaDevice, Device, Moment
 from engine.nn.model import DTYPES, Stage
 from engine.schedule.ir import OpKind
@@ -35,14 +39,15 @@ NAMES = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight"}
 class ProfileRequest(Document):
     """What to measure.
 
-    model : as in a training job, or a preset or a config.json of Hugging Face that has such blocks.
+    model : as in a training job, or a preset or a config.json of Hugging Face. Blocks of gpt and llama are
+        ours, up to 2 billion parameters; all others, and larger models, are those of transformers.
     recompute : also the time to run a forward pass again for its activations.
     split : B and W apart; else B is the whole backward pass.
     repeats : microbatches counted, after a warm-up.
     """
 
     stages: Annotated[Count, Field(le=1000)] = 1
-    model: TrainModel
+    model: AnyModel
     micro_batch: Annotated[Count, Field(le=100_000)] = 1
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
@@ -54,29 +59,42 @@ class ProfileRequest(Document):
     @field_validator("model", mode="before")
     @classmethod
     def _named(cls, model: Any, info: ValidationInfo) -> Any:
-        """A preset's name, or a config.json of Hugging Face, as the shape that it is."""
+        """A preset's name, or a config.json of Hugging Face, as `model` of a training job has it."""
         if isinstance(model, dict) and "model_type" in model:
             model = HuggingFaceModel.model_validate(model)
         if not isinstance(model, str | HuggingFaceModel):
             return model
+        config = config_of(model)
         try:
-            return own_model(model, info.data.get("stages", 1), "measure a smaller shape of gpt or llama")
+            return own_model(model, info.data.get("stages", 1), "measure a smaller shape")
         except InputError as error:
-            raise InputError("", error.value, error.allowed) from None
+            if config is None:
+                raise InputError("", error.value, error.allowed) from None
+        try:
+            return parse(ConfigModel, config)
+        except InputError as error:  # the user wrote the fields of a config as those of the model
+            raise InputError(error.field.removeprefix("config."), error.value, error.allowed) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ProfileRequest":
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError("device", self.device, "torch sees no CUDA device here; allowed: cpu")
-        # Weight and gradient: nothing is trained.
-        needed, size = max(state_bytes(self.job)) * 2 / NUMBERS_PER_PARAMETER, machine_bytes()
-        if self.device == "cpu" and needed > size:
-            allowed = (
-                f"fewer in a stage: the weights and gradients of one are {needed / 1e9:,.1f} GB, and"
-                f" this machine has {size / 1e9:,.1f} GB of memory"
-            )
-            raise InputError("model", f"{self.model.parameters:,} parameters", allowed)
+        _ = self.job
+        self._check_memory()
         return self
+
+    def _check_memory(self) -> None:
+        """Raise InputError where weights and gradients alone do not fit: one stage is measured at a time."""
+        on_gpu = self.device == "cuda"
+        free = torch.cuda.mem_get_info(0)[0] if on_gpu else psutil.virtual_memory().available
+        job = self.job
+        needed, stage = max((held_bytes(job, stage), stage) for stage in range(self.stages))
+        if needed > free:
+            allowed = (
+                f"weights and gradients of stage {stage} take {needed / 1e9:,.1f} GB, and "
+                f"{free / 1e9:,.1f} GB are free {'on the GPU' if on_gpu else 'here'}: take more stages"
+            )
+            raise InputError("stages", self.stages, allowed)
 
     @property
     def job(self) -> TrainJob:
@@ -120,9 +138,27 @@ class StageTimes:
         return row
 
 
+def config_of(model: str | HuggingFaceModel) -> dict[str, Any] | None:
+    """`config` and `seq` of a training job's model; None where a preset is no config.json."""
+    if isinstance(model, HuggingFaceModel):
+        config: dict[str, Any] | None = model.root
+    else:
+        config = KNOWN[model].config if model in KNOWN else None
+    if config is None:
+        return None
+    own = {name: value for name, value in config.items() if name != "seq"}
+    return {"config": own, "seq": read_config(config).shape.seq}
+
+
+def held_bytes(job: TrainJob, stage: int) -> int:
+    """Bytes of a stage's weights and gradients: what is there whatever is measured."""
+    return 2 * BYTES_OF_PARAMETER[job.device.dtype] * stage_parameters(job, stage)
+
+
 def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     """Measure stage number `stage`; one thread, as a rank of a run on the CPU has."""
     torch.set_num_threads(1)
+    gc.collect()  # the stage before: what ran it has cycles
     job = request.job
     device = CudaDevice(0) if request.device == "cuda" else CpuDevice()
     module = Stage(job, stage).to(device.name)

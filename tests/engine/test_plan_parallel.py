@@ -75,7 +75,7 @@ def test_tokens_go_to_their_experts_and_back_in_every_pass(
 @given(ep=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]), replicas=st.sampled_from([8, 16, 64]))
 @settings(max_examples=15, deadline=None)
 def test_replicas_share_experts_and_nothing_else(model: Transformer, ep: int, tp: int, replicas: int) -> None:
-    """States of 18 bytes a parameter; ZeRO-1 divides 8 of them, the moments, by the replicas that have the same ones."""
+    """States of 18 bytes a parameter; ZeRO-1 divides the moments' 8 by the replicas that have the same."""
 
     def memory(degree: int) -> Any:
         return stage_memory(
