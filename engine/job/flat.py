@@ -126,9 +126,12 @@ def _by_datacenter(data: dict[str, Any], document: dict[str, Any]) -> bool:
         return False
     sites = document.get("datacenters")
     named = [site.get("name") for site in sites if isinstance(site, dict)] if isinstance(sites, list) else []
-    if data.keys() <= DataSection.model_fields.keys():
-        return "validation" in data or ("prepared" in data and "prepared" in named)
     others = (name for name in document if name != "data")
+    if data.keys() <= DataSection.model_fields.keys():
+        is_flat = (
+            "prepared" in data and "prepared" in named and any(_is_flat(name, document) for name in others)
+        )
+        return "validation" in data or is_flat
     return any(name in named for name in data) or any(_is_flat(name, document) for name in others)
 
 

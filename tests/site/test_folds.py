@@ -27,7 +27,7 @@ def test_a_new_plan_shows_little_and_folds_the_rest(world: World) -> None:
     page = world.client("operator").get("/plans/new/")
     form = page.context["form"]
     seen = [part["title"] for part in form.sections if "fold" not in part]
-    assert seen == ["Plan", "Model", "Data centres", "Goal"]
+    assert seen == ["Plan", "Model", "Training data and weights", "Data centres", "Goal"]
     assert list(folds(form)) == ["Advanced"]
     assert not folds(form)["Advanced"]["open"]
     shown = [

@@ -169,5 +169,5 @@ def test_a_run_that_continues_keeps_its_data(world: World) -> None:
     sent = {field.name: field.value() for field in shown if field.value() is not None}
     refused = client.post(there, {**sent, "resume": "last", "data": "/data/other"}).context["form"]
     assert str(refused.errors["data"].as_text()) == (
-        "* Leave this empty: the checkpoint was trained on that text."
+        "* Leave this empty: the checkpoint was trained with that."
     )

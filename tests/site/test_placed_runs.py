@@ -1,6 +1,8 @@
 """Runs on a placement: the GPUs of its groups and pipelines, those and no others."""
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,3 +225,26 @@ def test_the_form_says_how_gradients_are_summed_and_the_page_names_it(
     words = page.partition("all-reduce ")[2].partition("</span>")[0]
     assert all(kind in words for kind in used)
     assert stored != "sharded" or words == "sharded"
+
+
+def test_the_form_takes_a_config_with_its_weights(world: World, placed: Computation) -> None:
+    """Any dense decoder of transformers, not only the GPT of a shape."""
+    whole = json.loads((Path(__file__).parent.parent / "configs" / "qwen2.5-7b.json").read_text())
+    config = {**whole, "num_hidden_layers": 4, "hidden_size": 56, "intermediate_size": 64, "vocab_size": 512}
+    config["tie_word_embeddings"] = False  # no link joins the ends
+    sent = {**FORM, "layers": "", "config": json.dumps(config), "init": "/m", "prepared": "/data/chats"}
+    client, url = world.client("operator"), f"/placement/{placed.pk}/launch/"
+    answer = client.post(url, sent)
+    assert answer.status_code == 302, answer.context["form"].errors
+    run = Run.objects.get()
+    assert run.document["model"] == {"config": config, "seq": 32, "init": "/m"}
+    assert run.document["data"] == {"prepared": "/data/chats"}
+    for changes, field in (
+        ({"config": ""}, "layers"),
+        ({"vocab": "512"}, "vocab"),
+        ({"config": "{"}, "config"),
+        ({"config": json.dumps({**config, "hidden_size": 57})}, "config"),
+        ({"config": "", "layers": "4"}, "init"),
+    ):
+        errors = client.post(url, {**sent, **changes}).context["form"].errors
+        assert set(errors) == {field}, errors

@@ -70,6 +70,7 @@ def dry_run_document(
     checks = [
         Check(name="Document", ok=True, text=_told(job)),
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
+        Check(name="Data", ok=True, text=_read(job)),
         memory_check(job, memory, named),
         *_hosts(job, memory, named),
         *_files(job, named),
@@ -99,6 +100,18 @@ def _told(job: TrainJob) -> str:
     )
     policy = name_of(job.pipeline_strategy.policy)
     return f"{job.cell.stages} stages, {job.cell.pipelines} pipelines, schedule {policy}: {schedule}."
+
+
+def _read(job: TrainJob) -> str:
+    """What the ranks read, in sentences."""
+    kind = "Prepared data" if job.data.prepared else "Text"
+    paths = sorted(job.data.path.items()) if isinstance(job.data.path, dict) else [("", job.data.path)]
+    where = [f"{path} in {name}" if name else str(path) for name, path in paths if path is not None]
+    data = f"{kind}: {', '.join(where)}." if where else "Text: the source of Python's standard library."
+    tokens = f" Tokenizer: {job.model.tokenizer}." if job.model.tokenizer else ""
+    init = getattr(job.model, "init", None)
+    begins = f"Weights begin as in {init}." if init else "Weights begin at random."
+    return f"{data}{tokens} {begins}"
 
 
 def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:

@@ -14,6 +14,7 @@ from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
+from engine.job.model_document import ConfigModel, TrainModel
 from engine.job.sections.paths import PATHS
 from engine.schedule.scenario import BEST, POLICIES
 from webapp.accounts.models import Team
@@ -23,14 +24,17 @@ from webapp.inventory.selectors import pools
 from webapp.jobs.dry import Check, dry_run_document
 from webapp.jobs.gpu_inventory import GpuOfRank
 from webapp.jobs.models import CheckpointStatus, Job, Priority, Run
+from webapp.planning.data_fields import PATH_OF, DataFields, absolute, of_job, vocabulary_field
 from webapp.planning.document import site_job
-from webapp.planning.forms import data_field, of_job
 
 ALL_REDUCE = {
     "auto": "The fastest, as predicted",
     "hierarchical": "Hierarchical: in each data centre, then between them",
     "sharded": "Sharded: each replica sums one part for all",
 }
+DATA = "Training data and weights"  # the title of a section
+# Fields of the document that are not of a flat one, by their field here.
+FILES = {**PATH_OF, "vocab": "model.vocab"}
 SHARING = {"temporal": "Temporal", "spatial": "Spatial"}
 # Of one policy; another has its own, and shares links by the rule that is best for it.
 POLICY_RULES = {"contention": BEST, "recompute_rule": None, "chunks": None, "traversal": None}
@@ -88,6 +92,12 @@ def _with(section: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     return kept | {name: value for name, value in asked.items() if value not in (None, "")}
 
 
+def _for_schedule(document: dict[str, Any], path: str) -> Any:
+    """What a schedule hangs on, of the value at a path: of a model not what it reads."""
+    value = value_at(document, path)
+    return {**value, "tokenizer": None, "init": None} if path == "model" else value
+
+
 def _most_layers(document: dict[str, Any], team: Team) -> int | None:
     """How many layers the smallest GPU of a job holds; None where that is not known, or its stages stay."""
     try:
@@ -101,7 +111,7 @@ def _most_layers(document: dict[str, Any], team: Team) -> int | None:
         return None
 
 
-class JobForm(Sectioned, forms.Form):
+class JobForm(Sectioned, DataFields):
     """Everything that is not here stays as it is in `old`; `document` is what a valid form asks for.
 
     dry : what a launch would meet (webapp/jobs/dry.py): of the document `old`, then of what is asked for;
@@ -110,10 +120,6 @@ class JobForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     steps = of_job("optimizer.steps", label="Iterations")
-    data = data_field(
-        help_text="A text file or folder, at the same path on every node. Leave empty for the source text "
-        "of Python's standard library.",
-    )
     lr = of_job("optimizer.lr", label="Learning rate")
     clip = of_job(
         "optimizer.clip",
@@ -143,9 +149,18 @@ class JobForm(Sectioned, forms.Form):
         "data.validation.every",
         label="Validation interval, iterations",
         required=False,
-        help_text="Validates on the end of every text file, which is never trained on. Leave empty to "
-        "skip validation.",
+        help_text="Validates on the end of every text file, which is never trained on, or on prepared "
+        "validation data. Leave empty to skip validation.",
     )
+    validation_prepared = of_job(
+        "data.validation.prepared",
+        label="Validation data, prepared",
+        max_length=500,
+        validators=[absolute],
+        required=False,
+        help_text="Another folder of meridian data prepare, where the training data is prepared.",
+    )
+    vocab = vocabulary_field()
     checkpoint_dir = forms.CharField(
         label="Checkpoint location",
         max_length=500,
@@ -253,8 +268,13 @@ class JobForm(Sectioned, forms.Form):
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [
-        ("Run", "", ["name", "steps", "data", "priority"]),
-        ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every"]),
+        ("Run", "", ["name", "steps", "priority"]),
+        (DATA, "Read by the nodes", [*PATH_OF, "vocab"]),
+        (
+            "Training",
+            "",
+            ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every", "validation_prepared"],
+        ),
         (
             "Schedule",
             "",
@@ -276,11 +296,11 @@ class JobForm(Sectioned, forms.Form):
         "adapt": "adapt_percent",
         "prefill": "prefill_checkpoint",
         "files": "data",
-        "prepared": "data",
     }
     CHANGED: tuple[str, ...] = (
         "steps",
-        "data",
+        *PATH_OF,
+        "vocab",
         "lr",
         "clip",
         "seed",
@@ -304,13 +324,13 @@ class JobForm(Sectioned, forms.Form):
     ) -> None:
         old = parse(TrainJob, document)
         saves, held_out, failures = old.persistence.checkpoint, old.data.validation, old.failures
-        # The field `data` is a job's text or its prepared folder, of which it has one.
-        self._paths = {**PATHS, "data": old.data.path_field}
-        values = {name: attrgetter(self._paths[name])(old) for name in self.CHANGED}
+        values = {name: attrgetter(PATHS[name])(old) for name in self.CHANGED if name in PATHS}
+        values |= {name: value_at(document, path) for name, path in FILES.items()}
         values["all_reduce"] = value_at(document, "cell.all_reduce", "").replace("ring", "")
         if saves:
             values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
         values["validation_every"] = held_out.every if held_out else None
+        values["validation_prepared"] = held_out.prepared if held_out else None
         recovery = value_at(document, "failures.recovery", {})
         values["recoveries"] = failures.recovery.attempts if failures.recovery else None
         values |= {field: recovery.get(name) for name, field in RECOVERY.items()}
@@ -322,10 +342,16 @@ class JobForm(Sectioned, forms.Form):
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
         if isinstance(old.data.path, dict):  # one path for each data centre, which stay as they are
-            del self.fields["data"]
+            del self.fields["data"], self.fields["prepared"]
+        for name in self.absent(old.model):
+            del self.fields[name]
         self.old, self._team, self._gpu_of_rank, self._planned = document, team, gpu_of_rank, planned
         self.dry = None if self.is_bound else self._dry(document)
         self._offer_layers(document)
+
+    def absent(self, model: TrainModel | ConfigModel) -> tuple[str, ...]:
+        """Fields that a job of this model has not: a config has its vocabulary, a shape no weights."""
+        return ("vocab",) if isinstance(model, ConfigModel) else ("init",)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -373,21 +399,27 @@ class JobForm(Sectioned, forms.Form):
         if cleaned["policy"] != document["strategy"]["policy"]:
             document = changed(document, {PATHS[name]: value for name, value in POLICY_RULES.items()})
         values = {
-            self._paths[name]: cleaned[name] if cleaned[name] != "" else None
+            {**PATHS, **FILES}[name]: cleaned[name] if cleaned[name] != "" else None
             for name in self.CHANGED
             if name in self.fields
         }
         values |= self._checkpoints(cleaned)
-        every, held_out = cleaned["validation_every"], value_at(document, "data.validation", {})
-        values["data.validation"] = {**held_out, "every": every} if every else None
+        values["data.validation"] = self._validation(cleaned)
         values["failures.recovery"] = self._recovery(cleaned)
         values["failures.adapt"] = self._adapt(cleaned)
         values["prefill"] = self._prefill(cleaned)
         document = changed(document, values)
-        if any(value_at(document, path) != value_at(self.old, path) for path in SCHEDULE_IS_OF):
+        if any(_for_schedule(document, path) != _for_schedule(self.old, path) for path in SCHEDULE_IS_OF):
             document = changed(document, {"strategy.schedule": None})
         site_job(document)
         return document
+
+    def _validation(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
+        every, folder = cleaned["validation_every"], cleaned["validation_prepared"]
+        if folder and not every:
+            raise InputError("validation_every", every, "enter the validation interval in iterations")
+        held_out = value_at(self.old, "data.validation", {})
+        return _with(held_out, {"every": every, "prepared": folder}) if every else None
 
     def _recovery(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         if not cleaned["recoveries"]:
@@ -518,9 +550,10 @@ class CloneForm(JobForm):
             self.add_error("steps", f"Enter more than {chosen.step:,}: the checkpoint has done that many.")
         if cleaned["seed"] != (seed := self.initial["seed"]):
             self.add_error("seed", f"Enter {seed}: the checkpoint was saved with that seed.")
-        if "data" in self.fields and cleaned["data"] != (text := self.initial["data"] or ""):
-            told = f"Enter {text}" if text else "Leave this empty"
-            self.add_error("data", f"{told}: the checkpoint was trained on that text.")
+        for name in ("data", "prepared", "tokenizer"):
+            if name in self.fields and cleaned[name] != (path := self.initial[name] or ""):
+                told = f"Enter {path}" if path else "Leave this empty"
+                self.add_error(name, f"{told}: the checkpoint was trained with that.")
         before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
         if before != after:
             told = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."

@@ -1,14 +1,24 @@
 """The launch form of a placement: what is trained on its groups and pipelines."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import InputError
-from webapp.computations.models import Computation
-from webapp.jobs.forms import JobForm, of_job
-from webapp.placement.placed import PlacedJob, placed_job
-from webapp.planning.forms import of_plan
+from django import forms
 
-SHAPE = ("layers", "hidden", "heads", "seq")
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.job.model_document import ConfigModel, TrainModel
+from webapp.common.uploads import given_document
+from webapp.computations.models import Computation
+from webapp.jobs.forms import JobForm
+from webapp.placement.placed import PlacedJob, placed_job
+from webapp.planning.data_fields import of_job
+from webapp.planning.forms import of_plan
+from webapp.planning.model_fields import MOST_CONFIG_BYTES
+from webapp.planning.planned_model import with_files
+
+SHAPE = ("layers", "hidden", "heads")  # of a GPT
 PLAIN = ("microbatches", "micro_batch", "policy", "steps", "lr", "seed")
 TIMES = ("forward_ms", "backward_ms", "recompute_ms")
 # Where neither a plan nor anybody has said something else.
@@ -34,9 +44,16 @@ class PlacedForm(JobForm):
     A placement says no model and no times: the form asks for them besides.
     """
 
-    layers = of_job("model.layers")
-    hidden = of_job("model.hidden")
-    heads = of_job("model.heads")
+    config = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
+        required=False,
+        label="Config",
+        help_text="The text of a config.json of Hugging Face. Leave empty to train a GPT of the shape below.",
+    )
+
+    layers = of_job("model.layers", required=False)
+    hidden = of_job("model.hidden", required=False)
+    heads = of_job("model.heads", required=False)
     seq = of_job("model.seq", label="Sequence length, tokens")
     forward_ms = of_plan(
         "job.forward_ms",
@@ -55,7 +72,7 @@ class PlacedForm(JobForm):
 
     layout = [
         JobForm.layout[0],
-        ("Model", "", list(SHAPE)),
+        ("Model", "", ["seq", "config", *SHAPE]),
         JobForm.layout[1],
         ("Times", "", [*TIMES, "activation_bytes"]),
         *JobForm.layout[2:],
@@ -66,6 +83,8 @@ class PlacedForm(JobForm):
     ) -> None:
         """Raises InputError where the placement cannot be run at all (`placed_job`)."""
         values = {**FIRST, "layers": placement.request["grid"][0], **(initial or {})}
+        if isinstance(values.get("config"), dict):  # of the plan that was placed
+            values["config"] = json.dumps(values["config"], indent=1)
         placed = placed_job(placement, _training(values))
         super().__init__(
             data,
@@ -81,6 +100,10 @@ class PlacedForm(JobForm):
         """The job of a valid form, and where its ranks compute."""
         return PlacedJob(document=self.document, gpu_of_rank=[list(gpu) for gpu in self._gpu_of_rank])
 
+    def absent(self, model: TrainModel | ConfigModel) -> tuple[str, ...]:
+        """None: the form decides which kind of model it is."""
+        return ()
+
     def take_input_error(self, error: InputError) -> None:
         """Each kind of time of the document is a field here."""
         section, _, kind = error.field.partition("times_ms.")
@@ -88,17 +111,45 @@ class PlacedForm(JobForm):
         super().take_input_error(InputError(field, error.value, error.allowed))
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        self.old = placed_job(self.placement, _training(cleaned)).document
+        training = _training(cleaned)
+        with_files(training["model"], cleaned)
+        self.old = placed_job(self.placement, training).document
         return super()._document(cleaned)
 
 
 def _training(values: dict[str, Any]) -> dict[str, Any]:
     """What `placed_job` reads, of the form's values."""
     training = {name: values[name] for name in PLAIN}
-    training["model"] = {name: values[name] for name in SHAPE}
+    training["model"] = _model(values)
     training["times_ms"] = {
         name.removesuffix("_ms"): value for name in TIMES if (value := values[name]) is not None
     }
     if values.get("activation_bytes"):
         training["activation_bytes"] = values["activation_bytes"]
     return training
+
+
+def _model(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The `model` of a job: that of the config, or a GPT of the shape."""
+    if values.get("config"):
+        if values.get("vocab"):
+            raise InputError("vocab", values["vocab"], "must be left empty: the config has its own")
+        return _configured(values["config"], values["seq"])
+    for name in SHAPE:
+        if values.get(name) is None:
+            raise InputError(name, None, "enter a number, or a config above")
+    shape = {name: values[name] for name in (*SHAPE, "seq")}
+    return shape | ({"vocab": values["vocab"]} if values.get("vocab") else {})
+
+
+def _configured(text: str, seq: int) -> dict[str, Any]:
+    """The `model` of a config's text. Raises InputError at `config` where it is none, or is not trained."""
+    try:
+        model = {
+            "config": given_document(None, text, field="config", most_bytes=MOST_CONFIG_BYTES),
+            "seq": seq,
+        }
+        parse(ConfigModel, model)
+    except InputError as error:
+        raise InputError("config", error.value, str(error)) from None
+    return model

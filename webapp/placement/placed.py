@@ -6,13 +6,13 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.flat import in_sections
 from engine.job.job import TrainJob
 from webapp.computations.models import Computation
 from webapp.inventory.models import Device, Node
 from webapp.inventory.selectors import named_pools
 from webapp.placement.network import network_from
 from webapp.planning.compose import links_of
+from webapp.planning.document import sections_of
 
 EMULATED_ONLY = ("times_ms", "activation_bytes")
 
@@ -74,7 +74,7 @@ def placed_job(
         },
         **_trained(training, nodes),
     }
-    document = in_sections(fields)
+    document = sections_of(fields)
     parse(TrainJob, document)
     return PlacedJob(
         document=document,

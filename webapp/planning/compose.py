@@ -10,6 +10,7 @@ from engine.plan.what_if import transfer_to_forward
 from webapp.common.number_lists import one_or_many
 from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
+from webapp.planning.data_fields import PATH_OF, files_of
 from webapp.planning.model_fields import model_values
 from webapp.planning.models import Plan
 
@@ -28,7 +29,7 @@ COUNTED = ("partitions", "microbatches", "tp", "cp", "ep", "mfu", "recompute", "
 PLANNED, SMALL = "planned", "small"
 ON, OFF = "on", "off"
 SHAPE = ("layers", "hidden", "heads", "seq")
-TRAINED = ("device", "data", "micro_batch", "steps", "lr", "seed")
+TRAINED = ("device", *PATH_OF, "micro_batch", "steps", "lr", "seed")
 PREFILL = ("weight_budget_gb", "kv_budget_gb")
 EXPLICIT = ("forward_ms", "backward_ms", "recompute_ms", "parameters_per_stage", "activation_bytes")
 
@@ -69,11 +70,12 @@ def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
         "lr": values.get("lr") or 1e-3,
         "seed": values.get("seed") or 0,
     }
-    if values.get("data"):
-        training["data"] = values["data"]
-    return (
-        training if as_planned else training | {"model": shape, "micro_batch": values.get("micro_batch") or 1}
-    )
+    training |= files_of(values)
+    if as_planned:
+        return training
+    if values.get("vocab"):
+        shape["vocab"] = values["vocab"]
+    return training | {"model": shape, "micro_batch": values.get("micro_batch") or 1}
 
 
 def initial_of(plan: Plan) -> dict[str, Any]:

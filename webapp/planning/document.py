@@ -11,7 +11,7 @@ from engine.job.job import TrainJob
 from engine.job.planned import pinned, wants_search
 from engine.schedule import Scenario, Search
 from engine.schedule.text import parse_schedule
-from webapp.planning.planned_model import planned_model
+from webapp.planning.planned_model import planned_model, with_files
 
 LONGEST_SEARCH_S = 20.0  # GPUs wait for it
 
@@ -32,9 +32,16 @@ def train_document(
     InputError
         The option cannot be run in this version, or the document that it gives is refused.
     """
-    document = in_sections(train_fields(request, option, training))
+    document = sections_of(train_fields(request, option, training))
     job = parse(TrainJob, document)
     return changed(document, {"strategy.schedule": _orders(option, job)})
+
+
+def sections_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """The document in sections of `train_fields`, without what is not given of its data."""
+    document = in_sections(fields)
+    absent = [name for name, value in document.get("data", {}).items() if value is None]
+    return changed(document, {f"data.{name}": None for name in absent})
 
 
 def site_job(document: dict[str, Any]) -> TrainJob:
@@ -118,8 +125,11 @@ def train_fields(
         "microbatches": job["microbatches"],
         "policy": option["policy"],
         "weight_decay_on": "matrices",
-        **training,
+        **{name: value for name, value in training.items() if name not in ("prepared", "tokenizer", "init")},
     }
+    if training.get("prepared"):
+        # With a field that is no text it is the section, whatever data centres are called.
+        document["data"] = {"prepared": training["prepared"], "files": None}
     for rule in ("recompute_rule", "contention", "memory_limit"):
         if request.get(rule) is not None:
             document[rule] = request[rule]
@@ -135,6 +145,7 @@ def train_fields(
         }
         if job.get("activation_bytes"):
             document["activation_bytes"] = int(job["activation_bytes"])
+    document["model"] = with_files(document["model"], training)
     return document
 
 

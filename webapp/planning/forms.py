@@ -4,12 +4,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
-from django.core.exceptions import ValidationError
 from django.db.models import Prefetch, Sum
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
 from engine.plan.request import DEFAULT_MFU, PlanRequest
 from engine.schedule.scenario import POLICIES
@@ -20,11 +18,13 @@ from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node
 from webapp.planning import compose
+from webapp.planning.data_fields import PATH_OF, DataFields, of_job, vocabulary_field
 from webapp.planning.model_fields import FIELDS as MODEL_FIELDS
 from webapp.planning.model_fields import ModelFields
+from webapp.planning.planned_model import model_to_train, with_files
 from webapp.planning.work import answers_at_once
 
-of_plan, of_job = partial(document_field, PlanRequest), partial(document_field, TrainJob)
+of_plan = partial(document_field, PlanRequest)
 
 SEVERAL = "Enter several, such as 1, 2, 4, to let the search choose."
 
@@ -37,17 +37,6 @@ RUN_ON = [
 MOST_TICKED = 20  # of a new plan; more are for the user to choose from
 MOST_STAGES_AT_FIRST = 6  # of a new plan; fewer where there are fewer GPUs
 AT_ONCE = tuple(name for name in POLICIES if name != "optimal")
-
-
-def _absolute(path: str) -> None:
-    """Refuse a path that nodes would read from wherever their agent was started."""
-    if not path.startswith("/"):
-        raise ValidationError("Enter a path that begins with /: nodes have no folder in common.")
-
-
-def data_field(**kwargs: Any) -> Any:
-    """A form field for the text that a run trains on."""
-    return of_job("data.files", label="Training data", max_length=500, validators=[_absolute], **kwargs)
 
 
 class DataCenterChoice(forms.ModelMultipleChoiceField):
@@ -68,7 +57,7 @@ def everywhere(user: Any) -> dict[str, Any]:
     return {"datacenters": [pk for pk, _ in found]} if alike else {}
 
 
-class PlanForm(Sectioned, ModelFields):
+class PlanForm(Sectioned, ModelFields, DataFields):
     """What to plan, and what a launch of an option trains: the planned model itself, or a small stand-in.
 
     at_once : of a valid form, whether the answer is there before anybody has to wait.
@@ -80,10 +69,6 @@ class PlanForm(Sectioned, ModelFields):
         label="Data centres",
         widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one data centre."},
-    )
-    data = data_field(
-        help_text="Text that a launch of this plan trains on: a file or folder, at the same path on every "
-        "node. Leave empty for the source text of Python's standard library.",
     )
     source = forms.ChoiceField(
         label="Source of times",
@@ -217,6 +202,7 @@ class PlanForm(Sectioned, ModelFields):
     hidden = of_job("model.hidden", required=False, initial=64)
     heads = of_job("model.heads", required=False, initial=4)
     seq = of_job("model.seq", label="Sequence length, tokens", required=False, initial=64)
+    vocab = vocabulary_field()
     micro_batch = of_job("cell.micro_batch", label="Microbatch size, sequences", required=False, initial=2)
     steps = of_job("optimizer.steps", label="Iterations to train", required=False, initial=1000)
     lr = of_job("optimizer.lr", label="Learning rate", required=False, initial=0.003)
@@ -224,7 +210,8 @@ class PlanForm(Sectioned, ModelFields):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Model", "", [*MODEL_FIELDS, "trains", "data"]),
+        ("Model", "", [*MODEL_FIELDS, "trains"]),
+        ("Training data and weights", "Read by the nodes when the plan is launched", list(PATH_OF)),
         ("Data centres", "Including the links between them", ["datacenters"]),
         ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
         (
@@ -270,6 +257,7 @@ class PlanForm(Sectioned, ModelFields):
                 "hidden",
                 "heads",
                 "seq",
+                "vocab",
                 "micro_batch",
                 "steps",
                 "lr",
@@ -336,7 +324,19 @@ class PlanForm(Sectioned, ModelFields):
             self.request_document = compose.request_of(cleaned)
             self.at_once = answers_at_once(parse(PlanRequest, self.request_document))
             self.training = compose.training_of(cleaned)
-            if self.training and "model" in self.training:
-                parse(TrainModel, self.training["model"], at="training.model")
+            if self.training:
+                self._refuse_model_to_train(self.training)
         except InputError as error:
             self.take_input_error(error)
+
+    def _refuse_model_to_train(self, training: dict[str, Any]) -> None:
+        """Raise InputError for a stand-in that is none, and for files that the trained model cannot have."""
+        if "model" in training:
+            parse(TrainModel, training["model"], at="training.model")
+        if any(training.get(name) for name in ("tokenizer", "init")):
+            with_files(training.get("model") or self._planned_model(), training)
+
+    def _planned_model(self) -> dict[str, Any]:
+        document = self.request_document
+        layout = parse(PlanRequest, document).job.layouts[0]
+        return model_to_train(document["job"]["model"], layout.partitions)

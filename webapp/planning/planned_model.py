@@ -89,6 +89,24 @@ def model_to_train(model: str | Mapping[str, Any], stages: int) -> dict[str, Any
     return trained_model(kind.model_validate(dict(model)), stages, STAND_IN)
 
 
+def with_files(model: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
+    """The `model` of a training job with the tokenizer and the weights (`init`) that `files` names, if any.
+
+    Raises
+    ------
+    InputError
+        The model has no vocabulary for a tokenizer, or is none that begins with given weights.
+    """
+    given = {name: files[name] for name in ("tokenizer", "init") if files.get(name)}
+    if "init" in given and "config" not in model:
+        allowed = "must be left empty: only a model of a config.json begins with given weights"
+        raise InputError("init", given["init"], allowed)
+    if "tokenizer" in given and not {"config", "vocab"} & model.keys():
+        allowed = "must be left empty, or the model needs a vocabulary: without one a token is a byte"
+        raise InputError("tokenizer", given["tokenizer"], allowed)
+    return {**model, **given}
+
+
 def _dtype(width: float) -> str:
     if width not in DTYPE_OF_BYTES:
         allowed = (
