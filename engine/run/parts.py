@@ -11,7 +11,7 @@ from engine.run.rank_processes import Children, RankProcesses
 from engine.run.recovery import Recovering
 from engine.run.run_result import RunResult
 from engine.run.silence import SilenceWatch
-from engine.run.swapping import SwapWorkers, TrackedWorkers
+from engine.run.swapping import SwapWorkers, TrackedWorkers, replica_here
 from engine.run.verdict import Verdict
 
 Commands = dict[str, Callable[[str], None]]  # by name: takes the rest of the line
@@ -42,8 +42,8 @@ def begin(
         recovering = Recovering(first, ranks, selector, verdict=verdict, result=result)
         commands["cut"] = recovering.cut
         ranks.parts = [result, recovering, *watching]
-    elif first.plan is not None and first.store is not None:
-        workers = TrackedWorkers(ranks, first, selector)
+    elif first.plan is not None and (me := replica_here(first)) is not None:
+        workers = TrackedWorkers(ranks, first, me, selector)
         ranks.parts = [workers, *watching]
         ranks.start(workers.first)
     else:

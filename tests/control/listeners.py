@@ -36,10 +36,10 @@ from engine.serve.hidden_states import HiddenHeader, HiddenReceiver, HiddenShape
 from engine.serve.kv_pool import KvPool, KvShape
 from engine.serve.kv_server import KvServer
 from engine.serve.kv_wire import KvTransferError, receive_frame, send_frame
-from engine.train.swap import tracker as tracker_module
+from engine.train.swap import replica as replica_module
 from engine.train.swap.messages import FROM_TRACKER, Address, Hello, Voted
 from engine.train.swap.messages import LISTENERS as SWAP
-from engine.train.swap.tracker import Tracker
+from engine.train.swap.replica import Replica
 from tests.runtime.jobs import job
 from tests.runtime.swap_jobs import job as swap_job
 from tests.waiting import LIMIT_S
@@ -191,11 +191,12 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
 @contextmanager
 def swap(keep: ExitStack) -> Iterator[Target]:
     keep.enter_context(patch.object(selector_driver, "BEAT_S", 0.05))
-    keep.enter_context(patch.object(tracker_module, "SILENT_S", LIMIT_S))
+    keep.enter_context(patch.object(replica_module, "SILENT_S", LIMIT_S))
     spec = single_machine(swap_job(pipelines=4), run="run", log_dir="")
     loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
-    tracker = Tracker(
+    tracker = Replica(
         spec,
+        0,
         listening,
         loop.selector,
         emit=lambda _: None,

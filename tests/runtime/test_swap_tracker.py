@@ -26,6 +26,7 @@ from engine.train.swap.messages import (
     Address,
     Admit,
     Admitted,
+    Bye,
     Commit,
     Done,
     End,
@@ -38,8 +39,9 @@ from engine.train.swap.messages import (
     Sum,
     Take,
     Voted,
+    Welcome,
 )
-from engine.train.swap.tracker import Tracker
+from engine.train.swap.replica import Replica
 from tests.events import as_dicts
 from tests.runtime.swap_jobs import GPU, job
 
@@ -71,7 +73,7 @@ class Pretender:
             return
         self.socket.sendall(self.channel.handshake.outgoing())
         if stranger and self.channel.greeting is not None:
-            self.send(Hello(step=0, address=Address(store=1)))
+            self.send(Hello(step=self.steps_in_weights, address=Address(store=1)))
 
     def send(self, message: FromWorker) -> None:
         self.socket.sendall(line_of(message))
@@ -121,9 +123,15 @@ class Pretender:
         self.on_end(End(), __)
 
     def on_end(self, _: End, __: "World") -> None:
+        self.steps_in_weights = None  # it is nobody's source any more
         self.send(Stats(stats={}))
+
+    def on_bye(self, _: Bye, __: "World") -> None:
         self.over = True
         self.socket.close()
+
+    def on_welcome(self, _: Welcome, __: "World") -> None:
+        """Of one machine: there is nobody else to look for."""
 
 
 class World:
@@ -146,8 +154,9 @@ class World:
         self.selector = selectors.DefaultSelector()
         listener = socket.create_server((LOCALHOST, 0))
         self.port = listener.getsockname()[1]
-        self.tracker = Tracker(
+        self.tracker = Replica(
             self.spec,
+            0,
             listener,
             self.selector,
             emit=as_dicts(self.events),
@@ -165,7 +174,7 @@ class World:
     def run(self) -> None:
         deadline = time.monotonic() + LONGEST_S
         while time.monotonic() < deadline:
-            if self.tracker.over:
+            if self.tracker.journal.over:
                 return
             self.tracker.tick()
             for key, _mask in self.selector.select(0):
@@ -175,7 +184,7 @@ class World:
                 continue
             worker = alive[self.choose(len(alive))]
             others = [w for w in alive if w is not worker and w.steps_in_weights is not None]
-            if self.deaths and self.tracker.losses and others and self.choose(12) == 0:
+            if self.deaths and self.tracker.journal.losses and others and self.choose(12) == 0:
                 self.deaths -= 1
                 worker.over = True
                 worker.socket.close()
@@ -203,7 +212,7 @@ def test_every_unit_counts_once_whoever_dies(seed: int, deaths: int) -> None:
         batches = [event["units"] for event in world.events if event["kind"] == "batch"]
         said = [{int(rank): units for rank, units in batch.items()} for batch in batches]
         assert said == [world.committed[step] for step in range(STEPS)]
-        assert len(world.tracker.losses) == STEPS
+        assert len(world.tracker.journal.losses) == STEPS
         assert [event["iteration"] for event in world.events if event["kind"] == "step"] == list(range(STEPS))
     finally:
         world.close()

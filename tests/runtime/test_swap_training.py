@@ -21,8 +21,8 @@ from engine.run.launcher import RankGroup
 from engine.train.swap.client import Client
 from engine.train.swap.memory import DeviceMemory
 from engine.train.swap.messages import (
-    FROM_WORKER,
     LISTENERS,
+    TO_REPLICA,
     Address,
     End,
     FromTracker,
@@ -30,7 +30,7 @@ from engine.train.swap.messages import (
     Leave,
     Take,
 )
-from engine.train.swap.tracker import Tracker
+from engine.train.swap.replica import Replica
 from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run
@@ -213,6 +213,11 @@ def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) ->
     spec = dataclasses.replace(
         single_machine(of, run="test", log_dir=""), rendezvous_port=port, secret="s" * 32
     )
+    nodes = ("north", "north", "south", "south")
+    spec = dataclasses.replace(
+        spec,
+        ranks=tuple(dataclasses.replace(me, node=node) for me, node in zip(spec.ranks, nodes, strict=True)),
+    )
     events: list[dict[str, Any]] = []
     groups = [
         RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), as_dicts(events))
@@ -234,8 +239,9 @@ def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) ->
 def test_who_does_not_know_the_secret_is_refused() -> None:
     with selectors.DefaultSelector() as selector, socket.create_server((LOCALHOST, 0)) as listener:
         spec = single_machine(job(), run="test", log_dir="")
-        tracker = Tracker(
+        tracker = Replica(
             spec,
+            0,
             listener,
             selector,
             emit=lambda _: None,
@@ -277,7 +283,7 @@ def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(
         connection, _ = listener.accept()
         with connection:
             channel = BlockingChannel(
-                connection, Handshake(listen(identity_of(spec, spec.first_rank, LISTENERS))), FROM_WORKER
+                connection, Handshake(listen(identity_of(spec, spec.first_rank, LISTENERS))), TO_REPLICA
             )
             assert isinstance(next(channel.messages()), Hello)
             channel.send(told)

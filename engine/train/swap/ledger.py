@@ -7,7 +7,7 @@ what it held and what it had brought in with it, and all of that is free again. 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 Units = tuple[int, ...]
 
@@ -15,16 +15,21 @@ Units = tuple[int, ...]
 class Ledger:
     """The units of one global batch, 0 … `units` − 1.
 
+    brought : those that are in gradients of workers already.
+
     Attributes
     ----------
     redone : units that were free again because the worker that had them was lost.
     """
 
-    def __init__(self, units: int, workers: Iterable[int]) -> None:
+    def __init__(
+        self, units: int, workers: Iterable[int], brought: Mapping[int, Iterable[int]] | None = None
+    ) -> None:
         self._units = units
-        self._free: deque[int] = deque(range(units))
         self._units_of: dict[int, Units] = dict.fromkeys(workers, ())
-        self._brought: dict[int, list[int]] = {worker: [] for worker in self._units_of}
+        self._brought: dict[int, list[int]] = {w: list((brought or {}).get(w, ())) for w in self._units_of}
+        there = {unit for units_ in self._brought.values() for unit in units_}
+        self._free: deque[int] = deque(unit for unit in range(units) if unit not in there)
         self.redone = 0
 
     @property

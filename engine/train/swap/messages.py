@@ -1,7 +1,8 @@
-"""What a swap run's tracker and workers say to each other."""
+"""What a swap run's tracker and workers, and the replicas of the tracker, say to each other."""
 
 from typing import Any, Literal
 
+from engine.control.consensus import Append, Appended, RequestVote, Vote
 from engine.control.messages import Messages
 from engine.inputs import Document, Index
 
@@ -22,12 +23,29 @@ class Member(Address):
 # What workers say.
 
 
+class Seek(Document):
+    """It looks for the tracker: a replica that does not lead closes the connection."""
+
+    kind: Literal["seek"] = "seek"
+
+
 class Hello(Document):
-    """The first message: the step with which its weights begin, and where others meet it."""
+    """What it has, and where others meet it; said once it is ready, and again to a new tracker.
+
+    step : with which its weights begin; None where it joins and has none.
+    units : of that step, in its gradients. epoch : the last that it heard of. holds : whether it has its sum.
+    loss, grad_norm : of the step before. going : it was told to leave.
+    """
 
     kind: Literal["hello"] = "hello"
-    step: Index
+    step: Index | None = None
     address: Address
+    units: tuple[Index, ...] = ()
+    epoch: Index = 0
+    holds: bool = False
+    loss: float | None = None
+    grad_norm: float | None = None
+    going: bool = False
 
 
 class Ready(Document):
@@ -61,7 +79,7 @@ class Failed(Document):
 
 
 class Stats(Document):
-    """What it measured: its last message."""
+    """What it measured: its last message, answered with Bye."""
 
     # As json.dumps has it: a median of nothing is NaN.
     model_config = Document.model_config | {"ser_json_inf_nan": "constants"}
@@ -71,6 +89,20 @@ class Stats(Document):
 
 
 # What the tracker says.
+
+
+class TrackerAddress(Document):
+    """Where a replica of the tracker listens; `rank` is the lowest of its machine."""
+
+    rank: Index
+    address: tuple[str, int]
+
+
+class Welcome(Document):
+    """Here is the tracker. `trackers`: where to look for it when it is lost, once that is known."""
+
+    kind: Literal["welcome"] = "welcome"
+    trackers: tuple[TrackerAddress, ...] = ()
 
 
 class Take(Document):
@@ -134,8 +166,54 @@ class End(Document):
     kind: Literal["end"] = "end"
 
 
-FromWorker = Hello | Ready | Done | Voted | Failed | Stats
-FromTracker = Take | Sum | Admit | Abort | Admitted | Commit | Leave | End
-FROM_WORKER: Messages[FromWorker] = Messages(Hello, Ready, Done, Voted, Failed, Stats)
-FROM_TRACKER: Messages[FromTracker] = Messages(Take, Sum, Admit, Abort, Admitted, Commit, Leave, End)
+class Bye(Document):
+    """What it measured is kept: it may go."""
+
+    kind: Literal["bye"] = "bye"
+
+
+class Abandon(Document):
+    """The run has failed."""
+
+    kind: Literal["abandon"] = "abandon"
+    why: str
+
+
+# What replicas say to each other, next to the messages of their consensus.
+
+
+class Join(Document):
+    """Here is a replica, to the first one."""
+
+    kind: Literal["join"] = "join"
+    tracker: TrackerAddress
+
+
+class Roster(Document):
+    """Where all replicas are, the first one first: from now on they keep the log together."""
+
+    kind: Literal["roster"] = "roster"
+    trackers: tuple[TrackerAddress, ...]
+
+
+class EndAsked(Document):
+    """The run is to end after the step at hand, as the sender's machine was told."""
+
+    kind: Literal["end-asked"] = "end-asked"
+
+
+FromWorker = Seek | Hello | Ready | Done | Voted | Failed | Stats
+FromTracker = Welcome | Take | Sum | Admit | Abort | Admitted | Commit | Leave | End | Bye | Abandon
+FromReplica = Join | Roster | RequestVote | Vote | Append | Appended | EndAsked | Abandon
+FROM_TRACKER: Messages[FromTracker] = Messages(
+    Welcome, Take, Sum, Admit, Abort, Admitted, Commit, Leave, End, Bye, Abandon
+)
+FROM_REPLICA: Messages[FromReplica] = Messages(
+    Join, Roster, RequestVote, Vote, Append, Appended, EndAsked, Abandon
+)
+ToReplica = FromWorker | FromReplica
+TO_REPLICA: Messages[ToReplica] = Messages(
+    *(Seek, Hello, Ready, Done, Voted, Failed, Stats),
+    *(Join, Roster, RequestVote, Vote, Append, Appended, EndAsked, Abandon),
+)
 LISTENERS = "swap"  # in identities

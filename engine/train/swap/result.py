@@ -8,29 +8,29 @@ from engine.job.job import TrainJob
 from engine.job.result import measured_part
 from engine.job.swap.planned import SwapPlan, predicted_iteration_s
 from engine.nn.model import params_sha256
-from engine.train.swap.tracker import Tracker
+from engine.train.swap.journal import Journal
 
 
-def result_of(job: TrainJob, plan: SwapPlan, tracker: Tracker) -> dict[str, Any]:
+def result_of(job: TrainJob, plan: SwapPlan, journal: Journal) -> dict[str, Any]:
     """The `Out:` of `meridian train` for strategy swap; a worker that was lost has no part in the figures."""
-    stats = [tracker.stats[rank] for rank in sorted(tracker.stats)]
+    stats = [journal.measured[rank] for rank in sorted(journal.measured)]
     # Of those that were there to the end: who left early has older weights and shorter statistics.
     ended = max(stats, key=lambda worker: (worker["last_step"], -worker["rank"]))
     measured = measured_part(job, [ended, *(worker for worker in stats if worker is not ended)])
     saved = [worker["checkpoints"] for worker in stats if worker["checkpoints"]]
     return {
-        "steps": len(tracker.losses),
-        "losses": tracker.losses,
-        "bits_per_byte": tracker.bits,
-        "grad_norms": tracker.norms,
+        "steps": len(journal.losses),
+        "losses": journal.losses,
+        "bits_per_byte": journal.bits,
+        "grad_norms": journal.norms,
         "validation": [],
         "params_sha256": params_sha256({int(number): sha for number, sha in ended["digests"].items()}),
         # The planner's iteration is that of the workers of the document: with others there is none.
-        **(measured if tracker.changes else _simulated(job, plan, measured)),
+        **(measured if journal.changes else _simulated(job, plan, measured)),
         "resumed_from": next((w["resumed_from"] for w in stats if w["resumed_from"] is not None), None),
         "checkpoints": _checkpoints(saved) if job.persistence.checkpoint else None,
         "startup_s": max(worker["startup_s"] for worker in stats if worker["rank"] < job.cell.pipelines),
-        "swap": _swap(plan, stats, tracker),
+        "swap": _swap(plan, stats, journal),
     }
 
 
@@ -58,7 +58,7 @@ def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[
     }
 
 
-def _swap(plan: SwapPlan, stats: list[dict[str, Any]], tracker: Tracker) -> dict[str, Any]:
+def _swap(plan: SwapPlan, stats: list[dict[str, Any]], journal: Journal) -> dict[str, Any]:
     """What only a swap run has: its plan, a step of it as measured, and who came and went.
 
     A step is all sub-models forward and backward for `accumulation` mini-batches; its utilization leaves out
@@ -85,8 +85,8 @@ def _swap(plan: SwapPlan, stats: list[dict[str, Any]], tracker: Tracker) -> dict
         },
         "device_bytes": planned.capacity_bytes,
         "peak_device_bytes": max(worker["peak_device_bytes"] for worker in stats),
-        "redone": tracker.redone,
-        "changes": tracker.changes,
+        "redone": journal.redone,
+        "changes": journal.changes,
     }
 
 

@@ -4,7 +4,9 @@ take    compute these mini-batches: a round of ATOM's schedule
 sum     all-reduce what was computed; it counts once all have it (commit), or not at all (abort)
 commit  step, and say so
 admit   take over, or give, weights and moments: somebody joins
-leave, end   say what was measured, and go
+leave, end   say what was measured, and go once that is kept
+
+To a new tracker it says what it has, after all that the one before told it.
 """
 
 import contextlib
@@ -30,7 +32,7 @@ from engine.train.log_lines import FIRST_RANK_EVERY_S, OTHER_RANKS_EVERY_S, Prog
 from engine.train.memory import give_back
 from engine.train.recorder import Recorder
 from engine.train.start import Start
-from engine.train.swap.client import Client
+from engine.train.swap.client import Client, Returned
 from engine.train.swap.group import Groups
 from engine.train.swap.host_model import HostModel
 from engine.train.swap.keeping import SwapKeeper
@@ -39,6 +41,7 @@ from engine.train.swap.messages import (
     Abort,
     Admit,
     Admitted,
+    Bye,
     Commit,
     Done,
     End,
@@ -99,13 +102,17 @@ class Training:
         self._step = self._keeper.resumed_from or 0
         self._begun: int | None = None  # the step whose record is open
         self._loss = 0.0
+        self._brought: list[int] = []  # mini-batches of this step in the gradients
+        self._epoch = 0  # of the last sum
+        self._stepped: tuple[float, float] | None = None  # loss and norm of the step before
+        self._has_weights = self._me.rank < self._job.cell.pipelines  # of `_step`
+        self._let_go = False
         self._whole: deque[tuple[float, float]] = deque(maxlen=LATEST_ROUNDS)  # seconds, of them busy
         self._attempt = 0  # counts sums: what an older one brings is dropped
         self._summed: Tensor | None = None
         self._sum_began = 0.0
         self._startup_s = 0.0
-        hello = Hello(step=self._step, address=self._groups.address)
-        self._tracker = Client(self._spec, self._me.rank, start.port, hello, die)
+        self._tracker = Client(self._spec, self._me.rank, start.port, self._hello(), die)
         every_s = FIRST_RANK_EVERY_S if self._me.rank == self._spec.first_rank else OTHER_RANKS_EVERY_S
         self._progress = ProgressLog(self._job, every_s=every_s)
         layers = range(self._job.model.layers + 2)  # with the embedding and the head
@@ -124,12 +131,23 @@ class Training:
         """Serve the tracker until it says that this worker is done."""
         while not isinstance(message := self._tracker.inbox.get(), Leave | End):
             self._handle(message)
+        self._let_go = isinstance(message, Leave)
         saved = self._keeper.close()
         self._recorder.drain()
         if self._begun is not None:
-            self._tracker.send(Stats(stats={**self._stats(), "checkpoints": saved}))
+            self._hand_in(Stats(stats={**self._stats(), "checkpoints": saved}))
         self._groups.close()
         self._events.close()
+
+    def _hand_in(self, stats: Stats) -> None:
+        """Say what was measured until a tracker has kept it."""
+        self._tracker.send(stats)
+        while not isinstance(message := self._tracker.inbox.get(), Bye):
+            match message:
+                case Returned():
+                    self._tracker.greet(self._hello())
+                case Leave() | End():
+                    self._tracker.send(stats)
 
     # What the tracker says.
 
@@ -149,6 +167,8 @@ class Training:
                 self._on_admitted(message)
             case Commit():
                 self._on_commit(message)
+            case Returned():
+                self._tracker.greet(self._hello())
 
     def _on_take(self, message: Take) -> None:
         self._open(message.step)
@@ -157,6 +177,7 @@ class Training:
         self._loss += self._rounds.run(units)
         if len(units) == self._job.cell.microbatches:
             self._whole.append((time.monotonic() - start, self._rounds.busy_s - busy_s))
+        self._brought += units
         self._tracker.send(Done(units=units))
 
     def _on_sum(self, message: Sum) -> None:
@@ -190,8 +211,8 @@ class Training:
 
     def _on_admitted(self, message: Admitted) -> None:
         assert self._summed is not None
-        if self._begun is None:  # it joins
-            self._step = message.step
+        if not self._has_weights:  # it joins
+            self._step, self._has_weights = message.step, True
             self._model.restore(self._summed, self._step)
         self._summed = None
         self._tracker.send(Ready())
@@ -214,9 +235,24 @@ class Training:
         give_back(self._step)
         self._step += 1
         self._loss = 0.0
+        self._brought.clear()
+        self._stepped = loss, norm
         self._tracker.send(Ready(loss=loss, grad_norm=norm))
 
     # The parts of a step.
+
+    def _hello(self) -> Hello:
+        loss, norm = self._stepped or (None, None)
+        return Hello(
+            step=self._step if self._has_weights else None,
+            address=self._groups.address,
+            units=tuple(self._brought),
+            epoch=self._epoch,
+            holds=self._summed is not None,
+            loss=loss,
+            grad_norm=norm,
+            going=self._let_go,
+        )
 
     def _open(self, step: int) -> None:
         if self._begun == step:
@@ -246,6 +282,7 @@ class Training:
     def _collect(self, message: Sum | Admit, total: Tensor) -> None:
         """Sum in a thread of its own: if another worker is lost, some sums never end."""
         self._attempt += 1
+        self._epoch = message.epoch
         attempt, epoch, members = self._attempt, message.epoch, message.members
         gradients = isinstance(message, Sum) and len(members) > 1
         self._sum_began = time.monotonic()
