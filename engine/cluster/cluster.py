@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.cluster import tcp
+from engine.cluster.fabric import ANY_TO_ANY, FabricKind
 from engine.cluster.gpus import Gpu
 
 
@@ -11,7 +12,9 @@ from engine.cluster.gpus import Gpu
 class DataCenter:
     """GPUs of one type at one location.
 
-    intra_bytes_per_s, intra_latency_s : of a node inside the data centre, per direction, and one way.
+    intra_bytes_per_s, intra_latency_s : of a node inside the data centre, per direction, and one way; on
+        rails of a GPU.
+    fabric, hb_domain : the network, and the GPUs that each HB domain joins; None without rails.
     """
 
     name: str
@@ -20,6 +23,8 @@ class DataCenter:
     price_per_gpu_hour: float
     intra_bytes_per_s: float
     intra_latency_s: float = 0.0
+    fabric: FabricKind = ANY_TO_ANY
+    hb_domain: int | None = None
     latitude: float | None = None
     longitude: float | None = None
 
@@ -29,6 +34,10 @@ class DataCenter:
         if self.intra_bytes_per_s <= 0:
             raise ValueError(
                 f"{self.name}: bandwidth {self.intra_bytes_per_s} bytes/s: must be greater than 0"
+            )
+        if (self.fabric == ANY_TO_ANY) != (self.hb_domain is None):
+            raise ValueError(
+                f"{self.name}: HB domain {self.hb_domain} on {self.fabric}: rails have one, others none"
             )
 
 

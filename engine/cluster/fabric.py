@@ -9,6 +9,11 @@ rails share switches, so switches are counted over the whole fabric.
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+# any-to-any: nothing is known of domains, and every GPU reaches every other through its share of the network.
+FabricKind = Literal["any-to-any", "rail-optimised", "rail-only"]
+ANY_TO_ANY: FabricKind = "any-to-any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,9 +228,8 @@ class _Comparison:
 
     def _inside_s(self, replicas: int) -> float:
         """All-reduce of `replicas` of each stage inside a data centre, and the optimizer's update."""
-        rate = min(dc.intra_bytes_per_s for dc in self._cluster.datacenters)
         update_s = max(profile.update_s for profile in self._profiles)
-        return float(self._planned.all_reduce_s(replicas, rate)) + update_s
+        return max(self._planned.all_reduce_in_s(replicas, dc) for dc in self._cluster.datacenters) + update_s
 
     def _point(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
         key = bandwidth_gbps, latency_ms

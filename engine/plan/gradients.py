@@ -1,11 +1,13 @@
 """The all-reduce of a stage's gradients over its replicas, experts apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.cluster.collectives import Values, ring_all_reduce_s
+
+Summed = Callable[[float, int], Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +43,22 @@ class Replicas:
     inside_bytes_per_s: float = float("inf")
 
     def all_reduce_s(
-        self, stages: Sequence[Parameters], number_bytes: float, replicas: int, bytes_per_s: Values
+        self, stages: Sequence[Parameters], number_bytes: float, replicas: int, summed_s: Summed
     ) -> Values:
-        """Seconds until each of `stages` has summed its gradients over `replicas`, whose nodes send
-        `bytes_per_s`.
+        """Seconds until each of `stages` has summed its gradients over `replicas`.
+
+        summed_s : the seconds for so many bytes over so many replicas.
 
         Replicas with other experts have no part in an expert's gradients (DeepSpeed-MoE: Rajbhandari et al.
         2022). The cp GPUs of a node sum first, each a part of the gradients, and gather the sums last.
         """
-        each = (self._one_s(stage, number_bytes / 2, replicas, bytes_per_s) for stage in stages)
+        each = (self._one_s(stage, number_bytes, replicas, summed_s) for stage in stages)
         return np.maximum.reduce(list(each))
 
-    def _one_s(self, stage: Parameters, of_fp16: float, replicas: int, bytes_per_s: Values) -> Values:
+    def _one_s(self, stage: Parameters, number_bytes: float, replicas: int, summed_s: Summed) -> Values:
         experts = stage.experts / self.ep if self.ep > 1 else 0.0
         shared = stage.all - stage.experts if self.ep > 1 else stage.all
-        seconds = ring_all_reduce_s(of_fp16 * shared, replicas, bytes_per_s)
-        seconds += ring_all_reduce_s(of_fp16 * experts, max(1, replicas // self.ep), bytes_per_s)
-        return seconds + ring_all_reduce_s(of_fp16 * (shared + experts), self.cp, self.inside_bytes_per_s)
+        seconds = summed_s(number_bytes * shared, replicas)
+        seconds += summed_s(number_bytes * experts, max(1, replicas // self.ep))
+        of_fp16 = number_bytes / 2 * (shared + experts)
+        return seconds + ring_all_reduce_s(of_fp16, self.cp, self.inside_bytes_per_s)

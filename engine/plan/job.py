@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from engine.cluster.all_reduce import domain_size
 from engine.cluster.cluster import Cluster, DataCenter, WanLink
-from engine.cluster.collectives import Values
+from engine.cluster.collectives import Rates, Values, hierarchical_s, ring_all_reduce_s
 from engine.cluster.gpus import Gpu, Network
 from engine.errors import InputError
 from engine.model.document import shape_of
@@ -128,7 +129,29 @@ class Job:
         """
         if not self.stage_parameters:
             return 0.0 * bytes_per_s
-        return self.replicas.all_reduce_s(self.stage_parameters, self.gradient_bytes, pipelines, bytes_per_s)
+
+        def along_a_ring(nbytes: float, replicas: int) -> Values:
+            return ring_all_reduce_s(nbytes / 2, replicas, bytes_per_s)  # it takes fp16 numbers
+
+        return self.replicas.all_reduce_s(self.stage_parameters, self.gradient_bytes, pipelines, along_a_ring)
+
+    def all_reduce_in_s(self, pipelines: int, dc: DataCenter) -> float:
+        """The same inside a data centre: along a ring, or on rails over HB domains (Rail-only, Eq. 1).
+
+        An HB domain has as many of the replicas as leave no rest and have room.
+        """
+        if dc.hb_domain is None or not self.stage_parameters:
+            return float(self.all_reduce_s(pipelines, dc.intra_bytes_per_s))
+        most = max(1, dc.hb_domain // self.gpus_per_stage)
+        rates = Rates(hb_bytes_per_s=dc.gpu.link_bytes_per_s, nic_bytes_per_s=dc.intra_bytes_per_s)
+
+        def on_rails(nbytes: float, replicas: int) -> Values:
+            x = domain_size(replicas, most)
+            return hierarchical_s("allreduce", nbytes, x, replicas // x, rates)
+
+        return float(
+            self.replicas.all_reduce_s(self.stage_parameters, self.gradient_bytes, pipelines, on_rails)
+        )
 
     def spreads(self, gpus: tuple[Gpu, ...]) -> tuple["Job", ...]:
         """The job with the layers of each stage that are worth a try, stage i on `gpus[i]`.
@@ -177,6 +200,8 @@ def _datacenter(dc: DataCenterInput) -> DataCenter:
         price_per_gpu_hour=dc.price_per_gpu_hour,
         intra_bytes_per_s=(DEFAULT_INTRA_GBPS if dc.intra_gbps is None else dc.intra_gbps) * 1e9 / 8,
         intra_latency_s=dc.intra_latency_ms / 1e3,
+        fabric=dc.fabric,
+        hb_domain=dc.hb_domain,
         latitude=dc.latitude,
         longitude=dc.longitude,
     )

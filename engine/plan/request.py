@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from engine.cluster.fabric import ANY_TO_ANY, FabricKind
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
@@ -46,7 +47,8 @@ GpuOrName = Annotated[
 class DataCenterInput(Document):
     """A data centre: its GPUs of one type, their hourly price, and the network between its nodes.
 
-    intra_gbps, intra_latency_ms : of one node, per direction; one way.
+    intra_gbps, intra_latency_ms : of one node, on rails of one GPU, per direction; one way.
+    fabric : the network inside. hb_domain : with rails the GPUs of each HB domain, such as those of a node.
     link_gb_s : GPU to GPU in a node, per direction, of a GPU with own figures; the catalogue knows its own.
     profiled_gpu : its name in `job.layer_profiles`; by default that of the type.
     """
@@ -59,6 +61,8 @@ class DataCenterInput(Document):
     profiled_gpu: str | None = Field(default=None, min_length=1, max_length=200)
     intra_gbps: Positive | None = Field(default=None, ge=LEAST_GBPS)
     intra_latency_ms: NonNegative = 0.0
+    fabric: FabricKind = ANY_TO_ANY
+    hb_domain: Count | None = Field(default=None, le=MOST_GPUS)
     latitude: Number | None = Field(default=None, ge=-90, le=90)
     longitude: Number | None = Field(default=None, ge=-180, le=180)
 
@@ -73,6 +77,15 @@ class DataCenterInput(Document):
     def _one_rate(self) -> "DataCenterInput":
         if self.link_gb_s is not None and isinstance(self.gpu_type, str):
             raise InputError("link_gb_s", self.link_gb_s, "leave it out for a GPU type of the catalogue")
+        if self.fabric == ANY_TO_ANY and self.hb_domain is not None:
+            allowed = "leave it out with any-to-any; or set fabric: rail-optimised or rail-only"
+            raise InputError("hb_domain", self.hb_domain, allowed)
+        if self.fabric != ANY_TO_ANY and self.hb_domain is None:
+            raise InputError("hb_domain", None, f"required with {self.fabric}: the GPUs of each HB domain")
+        if self.fabric != ANY_TO_ANY and not self.gpu().link_bytes_per_s:
+            raise InputError(
+                "link_gb_s", None, f"required with {self.fabric}: the GPU type has no own figure"
+            )
         return self
 
     def gpu(self) -> Gpu:

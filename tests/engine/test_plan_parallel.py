@@ -1,6 +1,7 @@
 """Expert, context and sequence parallelism of a plan: times and memory against closed forms."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,10 @@ def test_replicas_share_experts_and_nothing_else(model: Transformer, ep: int, tp
     assert shared.state_bytes - sharded.state_bytes == pytest.approx(saved, rel=1e-3)
 
 
+def along_a_ring(bytes_per_s: float) -> Callable[[float, int], float]:
+    return lambda nbytes, replicas: 2 * nbytes * (replicas - 1) / (replicas * bytes_per_s)
+
+
 @given(
     shared=st.floats(0, 1e10),
     experts=st.floats(0, 1e12),
@@ -114,7 +119,7 @@ def test_an_experts_gradients_are_summed_where_it_is(
 ) -> None:
     """A ring among N = ep · groups replicas for the rest, and one among `groups` for 1/ep of the experts."""
     n, rate = ep * groups, 12.5e9
-    seconds = Replicas(ep=ep).all_reduce_s([Parameters(shared + experts, experts)], 2, n, rate)
+    seconds = Replicas(ep=ep).all_reduce_s([Parameters(shared + experts, experts)], 2, n, along_a_ring(rate))
     by_hand = 4 * shared * (n - 1) / (n * rate) + 4 * experts / ep * (groups - 1) / (groups * rate)
     assert seconds == pytest.approx(by_hand, rel=1e-6, abs=1e-12)
 
@@ -132,7 +137,8 @@ def test_the_stages_that_are_left_take_as_long_as_all(
     stages: list[Parameters], ep: int, replicas: int
 ) -> None:
     joined = Replicas(ep=ep, cp=2, inside_bytes_per_s=100.0)
-    every, few = (joined.all_reduce_s(some, 2, replicas, 10.0) for some in (stages, largest(stages)))
+    summed_s = along_a_ring(10.0)
+    every, few = (joined.all_reduce_s(some, 2, replicas, summed_s) for some in (stages, largest(stages)))
     assert few == pytest.approx(every)
 
 

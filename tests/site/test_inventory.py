@@ -260,3 +260,57 @@ def test_queries_do_not_grow_with_rows(world: Any, url: str) -> None:
         1 if url in ("/links/matrix/", "/map/") else 0
     )  # how many there are in all, where some are left out
     assert queries() <= few + more
+
+
+@pytest.mark.parametrize(
+    ("fabric", "hb_domain", "error"),
+    [
+        ("rail-only", 8, ""),
+        ("rail-optimised", 4, ""),
+        ("any-to-any", "", ""),
+        ("rail-only", "", "Enter the GPUs per HB domain"),
+        ("any-to-any", 8, "Leave it empty"),
+        ("rail-only", 0, "greater than or equal to 1"),
+    ],
+)
+def test_a_fabric_goes_from_the_form_into_plans(world: Any, fabric: str, hb_domain: Any, error: str) -> None:
+    east, client = world.dcs[0], world.client("operator")
+    address = f"/datacenters/{east.pk}/edit/"
+    values = {name: value for name, value in client.get(address).context["form"].initial.items() if value}
+    answer = client.post(address, {**values, "fabric": fabric, "hb_domain": hb_domain})
+    if error:
+        assert error in str(answer.context["form"].errors["hb_domain"])
+        return
+    assert answer.status_code == 302
+    request = compose.request_of({**VALUES, "datacenters": world.dcs[:1]})
+    site = request["datacenters"][0]
+    assert (site.get("fabric"), site.get("hb_domain")) == ((fabric, hb_domain) if hb_domain else (None, None))
+    parse(PlanRequest, request)
+    page = client.get(f"/datacenters/{east.pk}/").content.decode()
+    assert fabric in page
+    assert (f"HB domains of {hb_domain} GPUs" in page) == bool(hb_domain)
+    if hb_domain:
+        entry = AuditEntry.objects.order_by("-pk").first()
+        assert entry is not None
+        assert entry.after["hb_domain"] == hb_domain
+
+
+def test_the_database_refuses_rails_without_domains(world: Any) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        DataCenter.objects.filter(pk=world.dcs[0].pk).update(fabric="rail-only")
+
+
+def test_a_run_of_a_plan_on_rails_sums_over_its_domains(world: Any) -> None:
+    DataCenter.objects.update(fabric="rail-only", hb_domain=2)
+    values = {**VALUES, "datacenters": world.dcs}
+    request = compose.request_of(values)
+    plan = create_plan(
+        world.users["operator"],
+        team=world.team,
+        name="rails",
+        request=request,
+        training=compose.training_of(values),
+    )
+    document = train_document(request, plan.best, plan.training)
+    assert {dc["hb_domain"] for dc in document["datacenters"]} == {2}
+    assert document["cell"].get("all_reduce") == "hierarchical"

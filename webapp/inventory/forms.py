@@ -13,7 +13,7 @@ from webapp.common.editing import EditForm
 from webapp.common.formkit import PlainSelect, Sectioned, limit
 from webapp.inventory import services
 from webapp.inventory.catalogue import region_notes, region_values
-from webapp.inventory.models import DataCenter, GpuPool, WanLink
+from webapp.inventory.models import DataCenter, FabricKind, GpuPool, WanLink
 from webapp.inventory.models.limits import time_zones
 
 
@@ -63,22 +63,39 @@ class DataCenterForm(InventoryForm):
         label="Price, $/GPU h", min_value=0, max_digits=10, decimal_places=4, initial=0
     )
     layout = [
-        ("Data centre", "", ["team", "name", "place", "country", "time_zone", "intra_gbps"]),
+        ("Data centre", "", ["team", "name", "place", "country", "time_zone"]),
+        ("Network inside", "", ["intra_gbps", "fabric", "hb_domain"]),
         ("GPUs", "Nodes report how many there are", ["gpu_type", "price_per_gpu_hour"]),
         ("On the map", "Leave empty to set the location later", ["latitude", "longitude"]),
     ]
 
     class Meta:
         model = DataCenter
-        fields = ["name", "place", "country", "time_zone", "intra_gbps", "latitude", "longitude"]
+        fields = [
+            "name",
+            "place",
+            "country",
+            "time_zone",
+            "intra_gbps",
+            "fabric",
+            "hb_domain",
+            "latitude",
+            "longitude",
+        ]
         labels = {
             "intra_gbps": "Bandwidth inside, Gbit/s",
+            "hb_domain": "GPUs per HB domain",
             "latitude": "Latitude, °",
             "longitude": "Longitude, °",
         }
         help_texts = {
             "name": "For example us-east.",
-            "intra_gbps": "Between two nodes of this data centre. Activations and the all-reduce use it.",
+            "intra_gbps": "Between two nodes of this data centre, on rails of one GPU. Activations "
+            "and the all-reduce use it.",
+            "fabric": "Rails join GPUs of equal number in their HB domains. Plans then count an all-reduce "
+            "inside the domains and along the rails.",
+            "hb_domain": "GPUs that a fast network joins, such as NVLink in a node. Leave empty without "
+            "rails.",
         }
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -109,9 +126,20 @@ class DataCenterForm(InventoryForm):
         cleaned = super().clean() or {}
         if "team" in cleaned:
             self.instance.team = cleaned["team"]
+        if cleaned.get("fabric"):
+            self._check_domain(cleaned["fabric"], cleaned.get("hb_domain"))
         if (cleaned.get("latitude") is None) != (cleaned.get("longitude") is None):
             self.add_error("longitude", "Enter both latitude and longitude, or neither.")
         return cleaned
+
+    def _check_domain(self, fabric: str, hb_domain: int | None) -> None:
+        has_rails = fabric != FabricKind.ANY_TO_ANY
+        if "hb_domain" in self.errors or has_rails == (hb_domain is not None):
+            return
+        if has_rails:
+            self.add_error("hb_domain", "Enter the GPUs per HB domain: rails join equal GPUs of the domains.")
+        else:
+            self.add_error("hb_domain", "Leave it empty with any-to-any, or choose a fabric with rails.")
 
 
 class PoolForm(InventoryForm):

@@ -20,6 +20,7 @@ class DataCenterTable(Table):
     gpu_count = NumberColumn("GPUs")
     price = NumberColumn("Price", unit="$/GPU h", decimals=2, accessor="least_price")
     intra_gbps = NumberColumn("Inside", unit="Gbit/s", decimals=1)
+    fabric = tables.Column("Fabric")
 
     class Meta(Table.Meta):
         model = DataCenter
@@ -33,6 +34,7 @@ class DataCenterTable(Table):
             "gpu_count",
             "price",
             "intra_gbps",
+            "fabric",
         )
         order_by = "name"
 

@@ -117,6 +117,8 @@ def _datacenter(name: str, pool: Any) -> dict[str, Any]:
         "price_per_gpu_hour": float(pool.price_per_gpu_hour),
         "intra_gbps": dc.intra_gbps,
     }
+    if dc.hb_domain is not None:
+        document |= {"fabric": dc.fabric, "hb_domain": dc.hb_domain}
     if dc.latitude is not None and dc.longitude is not None:
         document |= {"latitude": dc.latitude, "longitude": dc.longitude}
     return document

@@ -110,10 +110,14 @@ def train_fields(
         raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
     used = [part["dc"] for part in option["partitions"]]
     names = list(dict.fromkeys(used))
-    gpus = {dc["name"]: dc["gpus"] for dc in request["datacenters"]}
+    sites = {dc["name"]: dc for dc in request["datacenters"]}
+    kept = ("name", "gpus", "hb_domain")
     job = request["job"]
     document = {
-        "datacenters": [{"name": name, "gpus": gpus[name]} for name in names],
+        "datacenters": [
+            {field: sites[name][field] for field in kept if sites[name].get(field) is not None}
+            for name in names
+        ],
         "links": [link for link in request.get("links", []) if set(link["between"]) <= set(names)],
         "stages": sum(part["stages"] for part in option["partitions"]),
         "dc_of_stage": [
@@ -135,6 +139,9 @@ def train_fields(
             document[rule] = request[rule]
     if option.get("contention"):
         document["contention"] = option["contention"]
+    # On GPUs NCCL knows the domains by itself.
+    if any("hb_domain" in dc for dc in document["datacenters"]) and document.get("device") == "emulated":
+        document["all_reduce"] = "hierarchical"
     if "model" in job:
         document |= planned_model(request, option, training)
     elif document.get("device") == "emulated":

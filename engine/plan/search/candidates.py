@@ -49,13 +49,10 @@ class Candidates:
         problem = self.problem
         if not problem.request.allreduce:
             return np.zeros(len(self))
-        slowest = np.array(
-            [
-                min(problem.cluster.datacenters[dc].intra_bytes_per_s for dc in route)
-                for route, _ in self.placed
-            ]
-        )
-        return np.asarray(1e3 * problem.least_job.all_reduce_s(pipelines, slowest)) + self._tied[0]
+        job = problem.least_job
+        inside_s = [job.all_reduce_in_s(pipelines, dc) for dc in problem.cluster.datacenters]
+        slowest = np.array([max(inside_s[dc] for dc in route) for route, _ in self.placed])
+        return 1e3 * slowest + self._tied[0]
 
     @cached_property
     def _tied(self) -> tuple[Floats, Floats]:

@@ -90,6 +90,11 @@ class Problem:
         return replace(self.job, stage_parameters=self.job.balance.least_parameters(self.types[0]))
 
     @property
+    def has_rails(self) -> bool:
+        """Whether a data centre has rails: there an all-reduce of more replicas may be the faster one."""
+        return any(self.cluster.datacenters[dc].hb_domain is not None for dc in self.usable)
+
+    @property
     def spreads(self) -> int:
         """Spreads of the layers with which each candidate is bounded and timed."""
         return 1 if self.job.balance is None else 2
@@ -261,7 +266,7 @@ def _twins(
     alike: dict[object, list[int]] = {}
     for i in usable:
         dc = cluster.datacenters[i]
-        network = dc.intra_bytes_per_s, dc.intra_latency_s
+        network = dc.intra_bytes_per_s, dc.intra_latency_s, dc.fabric, dc.hb_domain
         same = alike.setdefault((dc.gpus, dc.gpu.name, dc.price_per_gpu_hour, network), [])
         twin = next((j for j in same if _same_links(links[i], links[j], i, j)), i)
         first[i] = twin

@@ -140,7 +140,7 @@ class Space:
     def _largest_within_limits(self, ahead: Ahead, past: Option) -> Option:
         """The option with the most DP-cells that budget and deadline allow; `past` if none.
 
-        By bisection: each further cell costs more and makes the all-reduce longer.
+        By bisection: each further cell costs more and makes the all-reduce longer (on rails, nearly each).
         """
         step = self.numbers.step
         largest, low, high = past, 1, past.dp_cells // step - 1
@@ -158,6 +158,8 @@ class Space:
         """Whether budget or deadline rule the candidate out under any schedule."""
         request = self.problem.request
         if request.budget_per_iteration is None and request.deadline_h is None:
+            return False
+        if self.numbers.is_sampled and self.problem.has_rails:
             return False
         candidates = self.classes[ahead.of]
         least = (

@@ -1,6 +1,6 @@
 """What a team has: data centres, the nodes in them, the WAN links between them."""
 
-from webapp.inventory.models.datacenter import DataCenter, DataCenterQuerySet
+from webapp.inventory.models.datacenter import DataCenter, DataCenterQuerySet, FabricKind
 from webapp.inventory.models.limits import FINITE, NAME, NAME_PATTERN
 from webapp.inventory.models.link import WanLink, WanLinkQuerySet
 from webapp.inventory.models.measurement import LinkMeasurement, LinkSource
@@ -27,6 +27,7 @@ __all__ = [
     "DataCenter",
     "DataCenterQuerySet",
     "Device",
+    "FabricKind",
     "GpuPool",
     "GpuPoolQuerySet",
     "JoinToken",

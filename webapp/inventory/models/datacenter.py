@@ -20,6 +20,14 @@ class DataCenterQuerySet(models.QuerySet["DataCenter"]):
         return self.filter(team__in=Team.objects.visible_to(user))
 
 
+class FabricKind(models.TextChoices):
+    """Networks inside a data centre, as the engine names them (engine.cluster.fabric)."""
+
+    ANY_TO_ANY = "any-to-any", "Any-to-any"
+    RAIL_OPTIMISED = "rail-optimised", "Rail-optimised"
+    RAIL_ONLY = "rail-only", "Rail-only"
+
+
 class DataCenter(models.Model):
     """One site; its GPUs stand in pools of one type each."""
 
@@ -29,6 +37,8 @@ class DataCenter(models.Model):
     country = models.CharField(max_length=2, blank=True, validators=[known_country])  # ISO 3166-1 alpha-2
     time_zone = models.CharField(max_length=40, blank=True, validators=[known_time_zone])  # IANA
     intra_gbps = models.FloatField(default=100, validators=[MinValueValidator(0.001), FINITE])
+    fabric = models.CharField(max_length=20, choices=FabricKind.choices, default=FabricKind.ANY_TO_ANY)
+    hb_domain = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
     latitude = models.FloatField(
         null=True, blank=True, validators=[MinValueValidator(-90), MaxValueValidator(90)]
     )
@@ -51,6 +61,16 @@ class DataCenter(models.Model):
                 violation_error_message="The team has a data centre of this name already.",
             ),
             models.CheckConstraint(condition=Q(intra_gbps__gt=0), name="datacenter_intra_positive"),
+            models.CheckConstraint(
+                condition=Q(fabric=FabricKind.ANY_TO_ANY, hb_domain__isnull=True)
+                | Q(
+                    fabric__in=[FabricKind.RAIL_OPTIMISED, FabricKind.RAIL_ONLY],
+                    hb_domain__isnull=False,
+                    hb_domain__gte=1,
+                ),
+                name="datacenter_rails_have_domains",
+                violation_error_message="Rails need GPUs per HB domain; without rails leave it empty.",
+            ),
             models.CheckConstraint(
                 condition=Q(latitude__isnull=True) | Q(latitude__range=(-90, 90)),
                 name="datacenter_latitude_range",
