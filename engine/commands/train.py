@@ -19,12 +19,12 @@ from engine.commands.model_files import with_model
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.adapt.sentences import described
+from engine.job.adapt.sentences import described, moved
 from engine.job.checkpoint.manifest import resumed
 from engine.job.checkpoint.place import open_place
 from engine.job.checkpoint.resuming import changes, with_kept_rate
 from engine.job.events.event import Event
-from engine.job.events.incidents import Adapted, Recovery
+from engine.job.events.incidents import Adapted, LayoutChanged, Recovery
 from engine.job.events.training import (
     Checkpoint,
     CheckpointState,
@@ -235,6 +235,8 @@ class _Watch:
                 self._on_recovery(event)
             case Adapted():
                 click.echo(described(event), err=True)
+            case LayoutChanged():
+                click.echo(moved(event), err=True)
             case Validation():
                 self._on_validation(event)
             case Checkpoint():

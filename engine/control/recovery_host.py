@@ -5,6 +5,7 @@ import socket
 import time
 from typing import Any, Protocol
 
+from engine.job.events.incidents import LayoutChanged
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.history import History
@@ -31,7 +32,7 @@ class RecoveryHost:
 
     Attributes
     ----------
-    recoveries : those so far, where this is the leading host.
+    recoveries, layout_changes : those so far, where this is the leading host.
     """
 
     def __init__(
@@ -51,11 +52,15 @@ class RecoveryHost:
         self._layout: Layout | None = None  # of this attempt, where it is not that of the launch
         self._lost_at = 0.0  # Unix time at which the leading host, or the one before this one, was lost
         self.recoveries: list[dict[str, Any]] = []
+        self.layout_changes: list[dict[str, Any]] = []
 
     @property
     def awaits(self) -> bool:
         """Whether the run goes on, though no rank may live here."""
         return self._phase != "over"
+
+    def propose(self, move: LayoutChanged) -> None:
+        """The first rank asks to move to another layout; it is on the leading host's machine."""
 
     def deadline(self) -> float:
         """The latest time to call `tick` (time.monotonic())."""

@@ -33,11 +33,11 @@ from engine.control.selector_driver import Listener, SelectorChannel
 from engine.control.silence import SILENT_S
 from engine.errors import Infeasible
 from engine.job.events.base import Emit
-from engine.job.events.incidents import Failed, Recovery, Source
+from engine.job.events.incidents import Failed, LayoutChanged, Recovery, Source
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.attempt import Attempt, EndedRank, OpenFailure
 from engine.job.recovery.history import History
-from engine.job.recovery.layout import NOT_NEEDED, change, roles
+from engine.job.recovery.layout import NOT_NEEDED, Layout, change, roles
 from engine.job.recovery.plan import Saved, restart_point
 from engine.job.recovery.smaller import smaller
 from engine.job.sections.failures import RecoverySettings
@@ -73,6 +73,8 @@ class Lead(RecoveryHost):
         self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
         self._current: Attempt | None = None
         self._failure: OpenFailure | None = None
+        self._move: LayoutChanged | None = None  # to be made once its checkpoint is there
+        self._moving: LayoutChanged | None = None  # under way until all ranks run again
         self._recoveries: deque[float] = deque()
         self._listener: Listener[FromFollower] | None = None
         if listener is not None:
@@ -92,13 +94,20 @@ class Lead(RecoveryHost):
         if self._history.saved != self._saved and self._history.saved is not None:
             self._saved = self._history.saved
             self._tell_all(CheckpointSaved(saved=self._saved))
+        if self._phase == "running" and self._can_move():
+            self._moving, self._move = self._move, None
+            self._end_ranks()
         if self._phase == "halting" and self._ranks.gone():
-            self._noticed().add(self._ranks.peer_lost())
+            if self._failure is not None:
+                self._failure.add(self._ranks.peer_lost())
             self._saved_steps.update(self._ranks.held())
             self._phase = "gathering"
         if self._phase == "gathering":
             missing = [a for a in self._present.ranks if a.rank not in self._saved_steps]
             if not missing:
+                if self._moving is not None:
+                    self._go_over(Layout.of_event(self._spec, self._moving))
+                    self._change = {"left": self._moving.left, "layout": self._moving.layout}
                 self._begin()
             elif time.monotonic() > self._since + self._settings.wait_s:
                 nodes = ", ".join(sorted({a.node for a in missing}))
@@ -106,6 +115,8 @@ class Lead(RecoveryHost):
 
     def runs(self) -> None:
         """All ranks have begun."""
+        if self._moving is not None and self._current is not None:
+            self._report_move(self._moving, self._current)
         if self._failure is None or self._current is None:
             return
         failed, detail = self._failure.described(self._spec)
@@ -138,9 +149,36 @@ class Lead(RecoveryHost):
         if self._listener is not None:
             self._listener.close()
 
+    def propose(self, move: LayoutChanged) -> None:
+        """Move to another layout as soon as the checkpoint is there with which it begins."""
+        if self._phase == "running":
+            self._move = move
+
+    def _can_move(self) -> bool:
+        saved = self._saved
+        return self._move is not None and saved is not None and saved.step >= self._move.iteration
+
+    def _report_move(self, move: LayoutChanged, attempt: Attempt) -> None:
+        """Say what a move cost, now that all ranks run."""
+        now = time.time()
+        event = move.model_copy(
+            update={
+                "iteration": attempt.step,
+                "source": Source(attempt.source),
+                "lost_s": round(max(0.0, now - (self._history.since(attempt.step) or move.t)), 3),
+                "attempt": attempt.number,
+                "t": now,
+            }
+        )
+        self._moving, self._change = None, {}
+        self.layout_changes.append(_without_job(event))
+        self._emit(event)
+
     def _noticed(self) -> OpenFailure:
         if self._failure is None:
             self._failure = OpenFailure(noticed=time.time())
+        # Of a layout that is not in force yet nothing remains: its GPUs may be what is lost.
+        self._move = self._moving = None
         return self._failure
 
     def _halt(self) -> None:
@@ -157,7 +195,10 @@ class Lead(RecoveryHost):
             self._give_up(f"{self._failure.described(self._spec)[1]}; {most}")
             return
         self._recoveries.append(now)
-        self._phase, self._since = "halting", now
+        self._end_ranks()
+
+    def _end_ranks(self) -> None:
+        self._phase, self._since = "halting", time.monotonic()
         self._tell_all(Halt())
         self._ranks.kill()
 
@@ -170,12 +211,17 @@ class Lead(RecoveryHost):
         if isinstance(found, Infeasible):
             self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
             return
-        before, had = self._present, roles(self._present)
-        self._layout, self._present = found, found.applied(self._spec)
-        has = roles(self._present)
-        self._saved_steps.update({rank: () for rank in self._saved_steps if has.get(rank) != had[rank]})
+        before = self._present
+        self._go_over(found)
         self._change = change(before, self._present, why)
         self._begin()
+
+    def _go_over(self, layout: Layout) -> None:
+        """The next attempt has this layout; the memory of another part of the model is of no use."""
+        had = roles(self._present)
+        self._layout, self._present = layout, layout.applied(self._spec)
+        has = roles(self._present)
+        self._saved_steps.update({rank: () for rank in self._saved_steps if has.get(rank) != had.get(rank)})
 
     def _begin(self) -> None:
         spec, history = self._present, self._history
@@ -292,8 +338,8 @@ def _check(ranks: tuple[int, ...], dead: Sequence[EndedRank]) -> None:
         raise ValueError("it tells of the end of ranks that are not its own")
 
 
-def _without_job(event: Recovery) -> dict[str, Any]:
-    """What the result keeps of a `recovery` event: not the whole document of the smaller layout."""
-    return event.model_dump(
-        mode="json", exclude={"kind": True, "rank": True, "layout": {"job", "position_of_rank"}}
-    )
+def _without_job(event: Recovery | LayoutChanged) -> dict[str, Any]:
+    """What the result keeps of an event: not the whole document of the new layout, nor its times."""
+    of_layout = {"job", "position_of_rank"}
+    left_out: Any = {"kind": True, "rank": True, "times": True, "layout": of_layout}
+    return event.model_dump(mode="json", exclude=left_out)

@@ -337,6 +337,16 @@ def _check_adapt(job: JobFields) -> None:
     if job.failures.adapt is not None and job.swap_strategy:
         allowed = "must be left out with strategy swap, which uses ATOM's order"
         raise InputError("failures.adapt", job.failures.adapt.model_dump(), allowed)
+    if job.failures.adapt is None or not job.failures.adapt.layout:
+        return
+    field = "failures.adapt.layout"
+    if job.failures.recovery is None:
+        raise InputError(field, True, "needs failures.recovery, which starts ranks again during a run")
+    if job.persistence.checkpoint is None:
+        raise InputError(field, True, "needs persistence.checkpoint, from which the new layout begins")
+    if job.is_mixed:
+        allowed = "must be left out if pipelines run through different data centres (devices)"
+        raise InputError(field, True, allowed)
 
 
 def _check_device(job: JobFields) -> None:

@@ -46,31 +46,35 @@ class Disturbance:
     op_factor : (stage, kind of op as its letter, factor) by which an emulated op takes longer.
     gpu_factor : (pipeline, stage, factor) by which every op of one emulated GPU does.
     link_factor : (from stage, factor) by which the WAN hop after that stage is slower, both ways.
-    latency_factor : (from stage, factor) by which the latency of that emulated hop is longer, both ways.
+    between : (data centre, data centre, factor, factor) by which the emulated link of the two is slower and
+        its latency longer, both ways, wherever pipelines cross it.
     since : iteration, counted from 0, with which all of that begins.
     """
 
     op_factor: tuple[tuple[int, str, float], ...] = ()
     gpu_factor: tuple[tuple[int, int, float], ...] = ()
     link_factor: tuple[tuple[int, float], ...] = ()
-    latency_factor: tuple[tuple[int, float], ...] = ()
+    between: tuple[tuple[int, int, float, float], ...] = ()
     since: int = 0
 
     @property
     def slows(self) -> bool:
         """Whether anything is disturbed."""
-        return bool(self.op_factor or self.gpu_factor or self.link_factor or self.latency_factor)
+        return bool(self.op_factor or self.gpu_factor or self.link_factor or self.between)
 
     def of_op(self, pipeline: int, stage: int, kind: str) -> float:
         """Factor on the duration of one kind of op on a GPU."""
         of_stage = next((f for s, k, f in self.op_factor if (s, k) == (stage, kind)), 1.0)
         return of_stage * next((f for p, s, f in self.gpu_factor if (p, s) == (pipeline, stage)), 1.0)
 
-    def of_hop(self, stage: int) -> tuple[float, float]:
-        """Factors on the transfer time and on the latency of the hop stage → stage + 1."""
-        rows = (self.link_factor, self.latency_factor)
-        transfer, latency = (next((f for s, f in row if s == stage), 1.0) for row in rows)
-        return transfer, latency
+    def of_hop(self, stage: int) -> float:
+        """Factor on the transfer time of the hop stage → stage + 1."""
+        return next((f for s, f in self.link_factor if s == stage), 1.0)
+
+    def of_link(self, a: int, b: int) -> tuple[float, float]:
+        """Factors on the transfer time and on the latency of the link between two data centres."""
+        rows = ((slower, longer) for c, d, slower, longer in self.between if {c, d} == {a, b})
+        return next(rows, (1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,7 @@ class LaunchSpec:
     ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
     attempt : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
     start : of this generation on this machine, counted from 1; a lost machine is started again (recovery).
+    times : what ops and transfers take by what an earlier attempt measured (adapt); empty: as the job says.
     """
 
     run: str
@@ -96,6 +101,7 @@ class LaunchSpec:
     ports: tuple[int, int] | None = None
     attempt: int = 1
     start: int = 1
+    times: tuple[tuple[Any, ...], ...] = ()
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
@@ -114,12 +120,14 @@ class LaunchSpec:
             ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
             disturbance = _disturbance(values.pop("disturbance", {}))
             ports = values.pop("ports", None)
+            times = tuple(map(tuple, values.pop("times", ())))
             return cls(
                 **{**values, "local": tuple(values["local"])},
                 job=job,
                 ranks=ranks,
                 disturbance=disturbance,
                 ports=None if ports is None else _port_range(ports),
+                times=times,
             )
         except InputError:
             raise

@@ -47,12 +47,15 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict[str, Any]:
+def completed(
+    job: TrainJob, schedule: Schedule, result: dict[str, Any], *, taken: Sequence[Any] = ()
+) -> dict[str, Any]:
     """The result with the simulator's side filled in, from the per-stage medians that the ranks measured.
 
     On the emulated device op times are the profile's; elsewhere they are the measured medians themselves.
     Of a run that re-planned each iteration counts with the schedule and the times that held in it: the
-    simulated iteration is the median of those, as the measured one is of the measured.
+    simulated iteration is the median of those, as the measured one is of the measured. `taken`: the times by
+    which the layout was chosen, as rows, of a run that moved to it.
     """
     result = dict(result)
     stages, window = result.pop("median_s_of_stage"), result.pop("counted")
@@ -68,7 +71,8 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
         allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.sums_gradients else None,
     )
     times = None if job.device.kind == "emulated" else _measured_times(stages)
-    plans = [(0, predicted(schedule=schedule, times=times))]
+    begun = as_taken(job, schedule, of_rows(taken)) if taken else None
+    plans = [(0, predicted(schedule=schedule, times=times, scenario=begun))]
     for event in adaptations:
         holds = parse_schedule(event["schedule"])
         scenario = as_taken(job, holds, of_rows(event["times"]))

@@ -12,7 +12,8 @@ from engine.nn.model import Stage
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.schedule.ir import Schedule
 from engine.serve.in_rank import RankPrefill, prefill_of
-from engine.train.adapt.follow import Follower, Leader
+from engine.train.adapt.follow import Follower
+from engine.train.adapt.lead import Leader
 from engine.train.gradients import Gradients
 from engine.train.mesh import Mesh
 from engine.train.optimizer import adamw
@@ -175,12 +176,4 @@ def _adapting(
         return None
     if me.rank != spec.first_rank:
         return Follower(mesh.store, rank=me.rank, latencies_ms=mesh.latencies_ms)
-    return Leader(
-        mesh.store,
-        rank=me.rank,
-        ranks=[a.rank for a in spec.ranks],
-        job=spec.job,
-        schedule=schedule,
-        emit=events.put,
-        latencies_ms=mesh.latencies_ms,
-    )
+    return Leader(mesh.store, spec=spec, schedule=schedule, emit=events.put, latencies_ms=mesh.latencies_ms)

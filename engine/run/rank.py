@@ -70,6 +70,7 @@ class Training:
     """A rank that trains in a pipeline, step after step."""
 
     def __init__(self, start: Start) -> None:
+        self._began = time.monotonic()
         ground = ground_of(start, die)
         self._start, self._ground = start, ground
         self._trained = trained_on(ground)
@@ -134,6 +135,8 @@ class Training:
         ground.mesh.barrier("ready")
         self._emit_state(RankState.RUNNING)
         startup_s = time.time() - self._start.began
+        if ground.adapting:
+            ground.adapting.started(time.monotonic() - self._began, self._keeper.took_s)
         if self._resumed_from:
             log.info("Training continues after iteration %s.", f"{self._resumed_from:,}")
         if self._recalling:
@@ -187,7 +190,8 @@ class Training:
         self._reports.add(iteration, square_sum, loss)
         start, end = self._optimize(iteration)
         recorder.op("optimizer", None, start, end)
-        kept = self._keeper.after(iteration + 1)
+        moves = self._ground.adapting is not None and self._ground.adapting.saves(iteration + 1)
+        kept = self._keeper.after(iteration + 1, wanted=moves)
         if self._recalling:
             self._recalling.keep(iteration + 1, self._resumed_from, square_sum, loss)
         if kept or self._recalling:

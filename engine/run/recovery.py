@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from engine.control.recovery_follow import Follow
 from engine.control.recovery_lead import Lead
 from engine.job.events.base import BaseEvent
+from engine.job.events.incidents import LayoutChanged
 from engine.job.events.training import Rank, RankState, Spans
 from engine.job.launch import EXIT_PEER_LOST
 from engine.job.losses import step_event
@@ -111,6 +112,9 @@ class Recovering(HostPart):
         assert self._attempt is not None
         if not self._history.takes(event):
             return True
+        if isinstance(event, LayoutChanged):
+            self._recovery.propose(event)
+            return True
         if isinstance(event, Spans):
             event = event.model_copy(update={"attempt": self._attempt.number})
         emit(event)
@@ -139,6 +143,8 @@ class Recovering(HostPart):
             why = "stopped before it was started again"
             self._say_ends(sorted(set(self._spec.local) - ended), RankState.STOPPED, why)
         self._result.added["recoveries"] = self._recovery.recoveries
+        if self._spec.job.failures.adapt is not None and self._spec.job.failures.adapt.layout:
+            self._result.added["layout_changes"] = self._recovery.layout_changes
 
     def cut(self, arguments: str) -> None:
         """A drill: cut the network between two data centres. `arguments`: JSON of both names and seconds."""

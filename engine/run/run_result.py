@@ -46,5 +46,5 @@ class RunResult(HostPart):
         if self._reported is None or group is None or not self._ranks.all_well():
             return
         assert group.schedule is not None
-        result = completed(group.spec.job, group.schedule, self._reported)
+        result = completed(group.spec.job, group.schedule, self._reported, taken=group.spec.times)
         emit(Result(**{**result, **self.added}))

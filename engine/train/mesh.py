@@ -157,7 +157,8 @@ class Mesh:
         """Make the emulated links slower that the launch spec says, for what this rank sends."""
         for other in self._peer_assignments() if self.endpoint is not None else ():
             hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
-            factor, delay = self.spec.disturbance.of_hop(hop)
+            factor, delay = self.spec.disturbance.of_link(self.me.dc, other.dc)
+            factor *= self.spec.disturbance.of_hop(hop)
             if other.dc != self.me.dc and (factor, delay) != (1.0, 1.0):
                 assert self.endpoint is not None
                 self.endpoint.slow(other.rank, factor, delay=delay)

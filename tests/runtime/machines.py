@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.job.job import TrainJob
-from engine.job.launch import LaunchSpec, single_machine
+from engine.job.launch import Disturbance, LaunchSpec, single_machine
 from engine.run.host_process import PipedHost
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
@@ -23,9 +23,15 @@ AGAIN_S = 0.2  # after which what watches over an agent starts it again
 class Machines:
     """The machines of a run; `split` lists the ranks of each, the first rank's machine first."""
 
-    def __init__(self, of: TrainJob, folder: Path, split: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        of: TrainJob,
+        folder: Path,
+        split: Sequence[Sequence[int]],
+        disturbance: Disturbance | None = None,
+    ) -> None:
         self.job, self._folder, self._split = of, folder, [tuple(ranks) for ranks in split]
-        spec = single_machine(of, run="test", log_dir="")
+        spec = single_machine(of, run="test", log_dir="", disturbance=disturbance)
         names = {rank: f"node-{i}" for i, ranks in enumerate(self._split) for rank in ranks}
         ranks = tuple(dataclasses.replace(a, node=names[a.rank]) for a in spec.ranks)
         self.spec = dataclasses.replace(spec, ranks=ranks, rendezvous_port=free_port(), secret="s" * 32)

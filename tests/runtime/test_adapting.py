@@ -25,14 +25,15 @@ from engine.job.adapt.measured import (
 from engine.job.adapt.replan import LEAST_GAIN, as_taken, replan
 from engine.job.adapt.sentences import described
 from engine.job.events.incidents import Adapted
-from engine.job.launch import Disturbance
+from engine.job.launch import Disturbance, single_machine
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
 from engine.job.result import completed
 from engine.schedule.timing import time_ops
 from engine.simulate import time_schedule
 from engine.simulate.spans import Span
-from engine.train.adapt.follow import WARM_UP, Follower, Leader
+from engine.train.adapt.follow import Follower
+from engine.train.adapt.lead import WARM_UP, Leader
 from tests.events import as_dicts
 from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, job
@@ -183,7 +184,7 @@ class Reports(Store):
 @given(slow_from=st.integers(0, 8), seed=st.integers(0, 2**32))
 def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> None:
     """Ranks in any order; nobody ends an iteration that the first has not begun, nobody is two ahead."""
-    with patch("engine.train.adapt.follow.AT_ONCE_S", 60):  # planning takes longer on a busy machine
+    with patch("engine.train.adapt.lead.AT_ONCE_S", 60):  # planning takes longer on a busy machine
         _go_over_in_any_order(slow_from, random.Random(seed))
 
 
@@ -191,7 +192,9 @@ def _go_over_in_any_order(slow_from: int, chance: random.Random) -> None:
     of = job(**EMULATED)
     schedule, expected, slow = slow_gpu(of, 0, 1.5)
     store, said, steps = Reports(), [], slow_from + WARM_UP + 9
-    leader = Leader(store, rank=0, ranks=range(6), job=of, schedule=schedule, emit=as_dicts(said))
+    leader = Leader(
+        store, spec=single_machine(of, run="test", log_dir=""), schedule=schedule, emit=as_dicts(said)
+    )
     ranks: list[Follower] = [leader, *(Follower(store, rank=rank) for rank in range(1, 6))]
     at, inside = [0] * 6, [False] * 6
     switched: list[list[int]] = [[] for _ in ranks]
@@ -276,7 +279,7 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
 def test_a_latency_that_grows_during_a_run_is_measured_and_planned_for(tmp_path: Path) -> None:
     changes = {"microbatches": 8, "sharing": "spatial", "steps": 18, "adapt": {"deviation": 0.5}}
     of = job(**{**EMULATED, **changes, "dtype": "fp64"})
-    run = Run(of, str(tmp_path), Disturbance(latency_factor=((1, 3.0),), since=2))
+    run = Run(of, str(tmp_path), Disturbance(between=((0, 1, 1.0, 3.0),), since=2))
     result = run.result()
     check_switched(run, result)
     (deviation,) = result["adaptations"][0]["deviations"]

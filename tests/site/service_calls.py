@@ -32,7 +32,7 @@ from tests.site.computations import (
 )
 from tests.site.coordinators import NOW, coordinator_event, prefill_event
 from tests.site.replays import question, started, trace_file
-from tests.site.telemetry import adapted, measure
+from tests.site.telemetry import adapted, layout_changed, measure
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.traces import file_of, uploaded
 from tests.site.world import World, make_dc
@@ -530,6 +530,12 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         REPORTED,
     ),
     "jobs.record_adapted": (reports_another_plan, REPORTED),
+    "jobs.record_layout_changed": (
+        lambda w: (lambda run: partial(jobs.record_layout_changed, run, from_dict(layout_changed(run))))(
+            w.launch()
+        ),
+        REPORTED,
+    ),
     "jobs.record_prediction": (
         lambda w: partial(
             record_prediction, w.launch(), 3, {"iteration_ms": 1.0, "utilization": 0.5, "spans": []}

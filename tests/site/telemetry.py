@@ -5,10 +5,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.inputs import parse
+from engine.job.adapt.layouts import Conditions, better_layout
 from engine.job.adapt.measured import as_rows, planned
 from engine.job.events.event import Event, from_dict
+from engine.job.events.incidents import Deviation, LayoutChanged, TimedWork
 from engine.job.job import TrainJob
+from engine.job.launch import single_machine
 from engine.job.planned import schedule_of
+from engine.job.recovery.layout import change
 from tests.events import T0
 from tests.site.world import World
 from webapp.jobs.allocate import allocate
@@ -39,6 +43,31 @@ def adapted(run: Run, *, slower: float = 1.3, **fields: Any) -> dict[str, Any]:
     schedule = schedule_of(job)
     times = {q: ms * (slower if q[1:] == (0,) else 1) for q, ms in planned(job.scenario, schedule).items()}
     return {**ADAPTED, "schedule": str(schedule), "times": as_rows(times), **fields}
+
+
+def layout_changed(run: Run, **fields: Any) -> dict[str, Any]:
+    """The event of a run that leaves out west, because the link to it is five times as slow as planned."""
+    job = parse(TrainJob, run.job.document)
+    spec = single_machine(job, run=str(run.pk), log_dir="")
+    slow = Conditions(of_gpu={}, transfer={frozenset((1, 2)): 5.0}, latency_ms={})
+    found = better_layout(spec, slow, than_s=60.0)
+    assert found is not None
+    of_layout = change(spec, found.layout.applied(spec), "another layout is faster", (1.9, found.iteration_s))
+    event = LayoutChanged(
+        rank=0,
+        iteration=41,
+        deviations=(Deviation(what=TimedWork.LINK, at=(3, 4), planned_ms=40.0, measured_ms=200.0),),
+        before_s=1.9,
+        after_s=found.iteration_s,
+        gain_s=30.0,
+        cost_s=4.0,
+        lost_s=3.5,
+        attempt=2,
+        times=found.layout.times,
+        t=T0 + 6,
+        **of_layout,
+    )
+    return {**event.to_dict(), **fields}
 
 
 Item = tuple[str, str, dict[str, Any]]  # node, stream entry, event

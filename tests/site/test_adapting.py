@@ -6,12 +6,15 @@ import pytest
 
 from engine.job.events.event import from_dict
 from tests.events import T0
-from tests.site.telemetry import ADAPTED, adapted, take_in
+from tests.site.test_incidents import RECOVERED
+from tests.site.telemetry import ADAPTED, adapted, layout_changed, take_in
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import MarkLevel, PastPrediction, Run, RunEvent
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services import forget_old_predictions
+from webapp.live.incidents import incidents_of
+from webapp.live.models import IterationStat
 from webapp.live.selectors import predicted, snapshot, spans_between
 
 CAUSE = (
@@ -172,3 +175,58 @@ def test_what_cannot_be_read_is_refused_and_the_rest_taken(broken: dict[str, Any
     send(run, {**adapted(run), **broken}, adapted(run))
     assert RunEvent.objects.filter(run=run, text__contains="Re-planned").count() == 1
     assert ADAPTED["iteration"] == Run.objects.get(pk=run.pk).predicted_since
+
+
+def test_a_run_in_another_layout_is_a_mark_a_prediction_and_frees_gpus_once(run: Run) -> None:
+    event = layout_changed(run)
+    ((_, message),) = send(run, event, event)
+    run.refresh_from_db()
+    (mark,) = RunEvent.objects.filter(run=run, text__startswith="Moved to another layout")
+    cell = event["layout"]["job"]["cell"]
+    assert set(cell["dc_of_stage"]) == {0, 1}, "none in west"
+    assert mark.text.startswith(
+        "Moved to another layout from iteration 42 on: 1 pipeline of 6 stages through east ("
+    )
+    assert "before 2 pipelines of 6 stages with" in mark.text
+    assert mark.text.endswith(
+        "Cause: a message between S4 and S5 holds its link for 200.0 ms instead of 40.0."
+    )
+    assert [cut["iteration"] for cut in run.cuts] == [41]
+    assert message["predicted"]["since"] == 41
+    assert run.predicted["iteration_ms"] == pytest.approx(1e3 * event["after_s"], abs=0.01)
+    gone = run.ranks.filter(rank__in=event["left"])
+    assert {(rank.state, rank.detail) for rank in gone} == {("finished", "The run continued without it.")}
+    assert len(gone) == 6
+
+
+def test_its_row_among_the_incidents_has_what_was_measured_before_and_since(run: Run) -> None:
+    send(run, layout_changed(run))
+    ends, t = {}, T0
+    for iteration in range(30, 50):
+        t += 1.9 if iteration < 41 else 9.0 if iteration == 41 else 1.1
+        ends[iteration] = t
+    IterationStat.objects.bulk_create(
+        IterationStat(run=run, iteration=iteration, start=end - 1, end=end) for iteration, end in ends.items()
+    )
+    (row,) = incidents_of(run).rows
+    assert (row.lost_s, row.again) == (3.5, 0)
+    assert "with another layout from iteration 42, 1 pipeline of 6 stages" in row.went_on
+    assert row.went_on.endswith("; measured 1,900 ms before and 1,100 ms since")
+    assert services.record_recovery(run, from_dict({**RECOVERED, "iteration": 44, "t": T0 + 9}))
+    later, before = incidents_of(run).rows
+    assert "measured" not in later.went_on, "no new plan"
+    assert before.went_on.endswith("1,100 ms since")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"left": [99]},
+        {"iteration": 1000},
+        {"deviations": [{"what": "F", "at": [77], "planned_ms": 1, "measured_ms": 2}]},
+    ],
+)
+def test_a_layout_that_cannot_be_of_the_run_is_refused(run: Run, wrong: dict[str, Any]) -> None:
+    send(run, layout_changed(run, **wrong))
+    run.refresh_from_db()
+    assert not run.cuts

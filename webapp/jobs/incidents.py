@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from engine.job.adapt.sentences import deviating
-from engine.job.events.incidents import Adapted, Recovery, Source
+from engine.job.adapt.sentences import described_layout, deviating
+from engine.job.events.incidents import Adapted, LayoutChanged, Recovery, Source
 from webapp.jobs.models import Run
 
 # Where a run that goes on has its state from.
@@ -38,6 +38,20 @@ def adaptation(event: Adapted) -> Cost:
         "what": deviating(event)[:300],
         "iteration": event.iteration,
         "replanned": event.replanned,
+        "before_ms": event.before_s * 1e3,
+        "after_ms": event.after_s * 1e3,
+    }
+
+
+def layout_change(event: LayoutChanged, *, done: int) -> Cost:
+    """Of a `layout_changed` event; `done` iterations had ended."""
+    return {
+        "kind": "layout",
+        "what": deviating(event)[:300],
+        "layout": described_layout(event.layout),
+        "lost_s": event.lost_s,
+        "again": max(0, done - event.iteration),
+        "iteration": event.iteration,
         "before_ms": event.before_s * 1e3,
         "after_ms": event.after_s * 1e3,
     }

@@ -1,18 +1,19 @@
 """What the engine predicts of a job, as span codes: at launch, and where a run re-plans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.inputs import parse
 from engine.job.adapt.measured import of_rows
 from engine.job.adapt.replan import as_taken
 from engine.job.codes import code_of
-from engine.job.events.incidents import Adapted
 from engine.job.job import TrainJob
+from engine.job.planned import schedule_of
 from engine.job.predict import Prediction, predict
 from engine.schedule.text import parse_schedule
 from webapp.jobs.models import Run
 
+Rows = Iterable[Sequence[Any]]  # of times, as events have them
 PositionOfRank = Mapping[str, Sequence[int]]  # rank → its pipeline and stage
 
 
@@ -27,10 +28,14 @@ def predicted_payload(
     return _payload(job, predict(job), position_of_rank)
 
 
-def adapted_payload(
-    document: dict[str, Any], event: Adapted, *, position_of_rank: PositionOfRank | None = None
+def measured_payload(
+    document: dict[str, Any],
+    schedule_text: str | None,
+    times: Rows,
+    *,
+    position_of_rank: PositionOfRank | None = None,
 ) -> dict[str, Any]:
-    """The same with the schedule and the times of an `adapted` event.
+    """The same with the measured times of an event, and its schedule; None: that of the document.
 
     Raises
     ------
@@ -38,13 +43,13 @@ def adapted_payload(
         They are none of this job.
     """
     job = parse(TrainJob, document)
-    schedule = parse_schedule(event.schedule or "")
+    schedule = schedule_of(job) if schedule_text is None else parse_schedule(schedule_text)
     size = (schedule.stages, schedule.pipelines, schedule.microbatches)
     if size != (job.cell.stages, job.cell.cell_pipelines, job.cell.microbatches_of_step):
         raise ValueError(
             f"a schedule of {size} (stages, pipelines, microbatches) does not belong to this job"
         )
-    scenario = as_taken(job, schedule, of_rows(event.times or ()))
+    scenario = as_taken(job, schedule, of_rows(times))
     return _payload(job, predict(job, schedule=schedule, scenario=scenario), position_of_rank)
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import median
 
 from webapp.jobs.incidents import FROM, Cost
 from webapp.jobs.models import Run, RunEvent
 from webapp.live.models import IterationStat
 
 MOST_ROWS = 100
+NEW_PLANS = ("adaptation", "layout")  # kinds of incidents after which iterations are to be faster
+BEFORE, MOST_AFTER = 3, 20  # iterations whose times are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,14 @@ def incidents_of(run: Run) -> Incidents:
     moved = {mark.cost["to"] for mark in marks if mark.cost["kind"] == "move"}
     runs = {new.pk: new for new in Run.objects.filter(pk__in=moved).for_lists()} if moved else {}
     lost = {mark.seq: _lost_s(run, mark.cost, runs) for mark in marks}
+    took = _measured(run, [mark.cost for mark in marks[:MOST_ROWS]])
     losses_s = [seconds for seconds in lost.values() if seconds is not None]
     lost_s = sum(losses_s) if losses_s or not marks else None
     return Incidents(
-        rows=[_row(mark, lost[mark.seq], runs) for mark in marks[:MOST_ROWS]],
+        rows=[
+            _row(mark, lost[mark.seq], runs, measured)
+            for mark, measured in zip(marks[:MOST_ROWS], took, strict=True)
+        ],
         count=len(marks),
         lost_s=lost_s,
         again=sum(mark.cost.get("again", 0) for mark in marks),
@@ -79,7 +86,58 @@ def _share(run: Run, lost_s: float) -> float | None:
     return min(1.0, lost_s / whole) if whole > 0 else None
 
 
-def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run]) -> Incident:
+def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
+    """Of incidents, the latest first: what an iteration really took before and after a new plan, in words.
+
+    Empty where there is no new plan, or nothing to compare. Medians of the iterations just before it, which
+    were as slow as it was made for, and of those since, up to the next incident.
+    """
+    windows = _windows(costs)
+    wanted = {i for window in windows if window for i in range(window.begin - BEFORE - 1, window.end)}
+    stats = IterationStat.objects.filter(run=run, iteration__in=wanted, end__isnull=False)
+    ended = dict(stats.values_list("iteration", "end")) if wanted else {}
+    took_ms = {i: 1e3 * (end - ended[i - 1]) for i, end in ended.items() if i - 1 in ended}
+
+    def median_ms(first: int, end: int) -> float | None:
+        known = [took_ms[i] for i in range(first, end) if i in took_ms]
+        return median(known) if known else None
+
+    def said(window: _Window | None) -> str:
+        if window is None:
+            return ""
+        # Not of the iteration of the change itself, which has the change in it.
+        before = median_ms(window.begin - BEFORE, window.begin)
+        after = median_ms(window.begin + 1, window.end)
+        known = before is not None and after is not None
+        return f"; measured {before:,.0f} ms before and {after:,.0f} ms since" if known else ""
+
+    return [said(window) for window in windows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The iterations [begin, end) with a new plan."""
+
+    begin: int
+    end: int
+
+
+def _windows(costs: Sequence[Cost]) -> list[_Window | None]:
+    windows: list[_Window | None] = []
+    until: int | None = None  # where the incident after this one begins
+    for cost in costs:
+        begin = cost.get("iteration")
+        planned = cost["kind"] in NEW_PLANS and cost.get("replanned", True)
+        if begin is None or not planned:
+            windows.append(None)
+        else:
+            most = begin + 1 + MOST_AFTER
+            windows.append(_Window(begin, most if until is None else min(most, until)))
+        until = begin if begin is not None else until
+    return windows
+
+
+def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run], measured: str) -> Incident:
     cost = mark.cost
     silent = cost.get("silent_s")
     noticed = "" if silent is None else f"after {silent:.1f} s of silence" if silent else "at once"
@@ -89,7 +147,7 @@ def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run]) -> Incident
         noticed=noticed,
         lost_s=lost_s,
         again=cost.get("again"),
-        went_on=_WENT_ON[cost["kind"]](cost),
+        went_on=_WENT_ON[cost["kind"]](cost) + measured,
         to=runs.get(cost.get("to", 0)),
     )
 
@@ -107,6 +165,12 @@ def _adapted(cost: Cost) -> str:
     return f"with another schedule from iteration {cost['iteration'] + 1:,}: {how}"
 
 
+def _laid_out(cost: Cost) -> str:
+    before, after = (f"{cost[name]:,.0f} ms" for name in ("before_ms", "after_ms"))
+    how = f"an iteration should now take {after} instead of {before}"
+    return f"with another layout from iteration {cost['iteration'] + 1:,}, {cost['layout']}: {how}"
+
+
 def _failed(cost: Cost) -> str:
     if cost["saved"] is None:
         return "it failed without a checkpoint"
@@ -117,4 +181,10 @@ def _moved(cost: Cost) -> str:
     return FROM[cost["from"]]
 
 
-_WENT_ON = {"recovery": _recovered, "adaptation": _adapted, "failure": _failed, "move": _moved}
+_WENT_ON = {
+    "recovery": _recovered,
+    "adaptation": _adapted,
+    "layout": _laid_out,
+    "failure": _failed,
+    "move": _moved,
+}

@@ -42,7 +42,7 @@ def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
         if runs[kind][stage] and whole[kind, stage] > 0
     }
     holds = scenario.hop_times(schedule.sharing)
-    for hop, (low, high) in _wan_hops(scenario).items():
+    for hop, (low, high) in wan_hops(scenario).items():
         if holds[hop] > 0 and hop in schedule.traversal.hop_of:
             found[LINK, low, high] = float(holds[hop])
             if scenario.hop_latency[hop] > 0:
@@ -78,8 +78,10 @@ def slowest(summaries: Iterable[list[list[Any]]]) -> dict[Quantity, float]:
     return found
 
 
-def scenario_as_measured(job: TrainJob, sharing: Sharing, factors: Measured) -> Scenario:
+def scenario_as_measured(job: TrainJob, sharing: Sharing | None, factors: Measured) -> Scenario:
     """The job's scenario with every time multiplied by its quantity's factor; 1 where there is none.
+
+    sharing : that of a schedule; None leaves it to the policy.
 
     Of a backward pass that was measured whole both parts take the factor; a recomputation of which there is
     no factor takes that of the forward pass.
@@ -100,7 +102,7 @@ def scenario_as_measured(job: TrainJob, sharing: Sharing, factors: Measured) -> 
             "latency": link.latency * factors.get((LATENCY, *ends), 1.0),
             "transfer": link.transfer * factors.get((LINK, *ends), 1.0),
         }
-        for link, ends in ((scenario.hop_links[hop], ends) for hop, ends in _wan_hops(scenario).items())
+        for link, ends in ((scenario.hop_links[hop], ends) for hop, ends in wan_hops(scenario).items())
     ]
     values = {**scenario.model_dump(), "times": times, "sharing": sharing}
     return parse(Scenario, {**values, "wan": wan or values["wan"]})
@@ -116,7 +118,7 @@ def of_rows(rows: Iterable[Any]) -> dict[Quantity, float]:
     return {tuple(name): float(ms) for *name, ms in rows}
 
 
-def _wan_hops(scenario: Scenario) -> dict[int, tuple[int, int]]:
+def wan_hops(scenario: Scenario) -> dict[int, tuple[int, int]]:
     """The two stages of each WAN hop, the lower one first; the last hop is that of a loop."""
     ends = {int(hop): (int(hop), int(hop) + 1) for hop in np.flatnonzero(scenario.hop_is_wan[:-1])}
     if scenario.wraps_over_wan:

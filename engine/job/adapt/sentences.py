@@ -1,6 +1,8 @@
-"""The text of an `adapted` event, in sentences."""
+"""The text of `adapted` and `layout_changed` events, in sentences."""
 
-from engine.job.events.incidents import Adapted, Deviation, TimedWork
+from itertools import groupby
+
+from engine.job.events.incidents import Adapted, Cut, Deviation, LayoutChanged, NewLayout, TimedWork
 from engine.schedule.registry import name_of
 
 _OPS = {
@@ -27,7 +29,32 @@ def described(event: Adapted) -> str:
     )
 
 
-def deviating(event: Adapted) -> str:
+def moved(event: LayoutChanged) -> str:
+    """Sentences about a run in another layout, for people, who count iterations from 1."""
+    layout, named = event.layout, deviating(event)
+    gpus = "" if layout.gpus == layout.before.gpus else f" on {layout.gpus} of {layout.before.gpus} GPUs"
+    before, after, gain = _ms(event.before_s), _ms(event.after_s), _duration(event.gain_s)
+    return (
+        f"Moved to another layout from iteration {event.iteration + 1:,} on: "
+        f"{described_layout(layout)}{gpus}, before {described_layout(layout.before)}. "
+        f"An iteration should now take {after} instead of {before}, which gains {gain} over the iterations "
+        f"left. The move took {event.lost_s:.1f} s. Cause: {named}."
+    )
+
+
+def described_layout(cut: Cut) -> str:
+    """How many pipelines, stages and microbatches; of a new layout its way through the data centres, too."""
+    way = ""
+    if isinstance(cut, NewLayout) and cut.job is not None:
+        names = [dc["name"] for dc in cut.job["datacenters"]]
+        dcs = next(iter(cut.dcs_of_rank.values()))
+        way = f" through {', '.join(f'{names[dc]} ({len(list(of))})' for dc, of in groupby(dcs))}"
+    pipelines = f"{cut.pipelines} pipeline{'s' * (cut.pipelines != 1)}"
+    stages = f"{cut.stages} stage{'s' * (cut.stages != 1)}"
+    return f"{pipelines} of {stages}{way} with {cut.microbatches} microbatches each"
+
+
+def deviating(event: Adapted | LayoutChanged) -> str:
     """The ops and transfers that differ from the plan."""
     deviations = event.deviations
     named = [_deviation(each) for each in deviations[:MOST_NAMED]]
@@ -44,6 +71,12 @@ def _deviation(each: Deviation) -> str:
     if each.what is TimedWork.LATENCY:
         return f"the latency between {at[0]} and {at[1]} is {took}"
     return f"{_OPS[each.what]} on {at[0]} takes {took}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _ms(seconds: float) -> str:

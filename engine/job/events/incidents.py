@@ -66,13 +66,13 @@ class Cut(Part):
     """Predicted, seconds."""
 
 
-class SmallerLayout(Cut):
-    """With what a run continues on fewer nodes."""
+class NewLayout(Cut):
+    """With what a run continues on fewer nodes, or where another layout is faster."""
 
     why: Text
     before: Cut
     job: LeftOut[dict[str, Any]] = None
-    """Document of the smaller job."""
+    """Document of the job in this layout."""
     position_of_rank: LeftOut[dict[RankKey, tuple[Ordinal, Ordinal]]] = None
     """Pipeline and stage by rank."""
     dcs_of_rank: dict[RankKey, tuple[Ordinal, ...]]
@@ -102,7 +102,7 @@ class Recovery(OfRank):
     """Number of the attempt that begins, from 1."""
     left: LeftOut[tuple[Ordinal, ...]] = None
     """On fewer nodes: ranks that are out of the run."""
-    layout: LeftOut[SmallerLayout] = None
+    layout: LeftOut[NewLayout] = None
     """On fewer nodes: the smaller layout ([recovery](recovery.md#what-is-reported))."""
     t: Unix
     """When all ranks run again."""
@@ -151,4 +151,41 @@ class Adapted(OfRank):
     """When."""
 
 
-IncidentEvent = Recovery | Adapted
+class LayoutChanged(OfRank):
+    """All ranks run again in another layout, which is faster by what was measured.
+
+    The first rank says so to its host when it has decided, before anything has happened. The host sends it
+    on, with what the move cost, once it is done.
+    """
+
+    key = ("run", "generation", "attempt", "t")
+    kind: Literal["layout_changed"] = "layout_changed"
+    iteration: Ordinal
+    """The first in the new layout."""
+    deviations: Annotated[tuple[Deviation, ...], Field(min_length=1)]
+    """What deviated, in stages of the layout before; as in `adapted`."""
+    before_s: Amount
+    """An iteration in the layout before, with the best schedule for the measured times, seconds."""
+    after_s: Amount
+    """An iteration in the new layout with the measured times, seconds."""
+    gain_s: Amount
+    """Predicted gain over the iterations that were left, seconds."""
+    cost_s: Amount
+    """What the move was expected to cost: a checkpoint and a start, as last measured, seconds."""
+    source: Source = Field(Source.CHECKPOINT, validation_alias="from", serialization_alias="from")
+    """Where the state is from: memory, peer or checkpoint."""
+    lost_s: Amount = 0.0
+    """From the end of the last iteration that counts until all ranks run again, seconds."""
+    attempt: Ordinal = 0
+    """Number of the attempt that begins, from 1."""
+    left: LeftOut[tuple[Ordinal, ...]] = None
+    """Ranks that are out of the run."""
+    layout: NewLayout
+    """The new layout ([recovery](recovery.md#what-is-reported))."""
+    times: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
+    """The measured times in it: rows as in `adapted`."""
+    t: Unix
+    """When all ranks run again."""
+
+
+IncidentEvent = Recovery | Adapted | LayoutChanged

@@ -1,9 +1,14 @@
-"""The role of each rank after a start: as at launch, or on fewer nodes because one did not return."""
+"""The role of each rank after a start: as at launch, or in another layout.
+
+A run changes its layout because a node did not return (engine.job.recovery.smaller), or because another one
+is faster (engine.job.adapt.layouts).
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.job.events.incidents import Cut, SmallerLayout
+from engine.inputs import parse
+from engine.job.events.incidents import Cut, LayoutChanged, NewLayout
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import predict
@@ -16,25 +21,47 @@ class Layout:
     """The job as it is cut now, and its ranks.
 
     A rank is a GPU of the launch and keeps its number; its pipeline and stage may be others than then.
+
+    times : what ops and transfers take in it by what was measured before, as rows
+        (engine.job.adapt.measured); empty: as the job says.
     """
 
     job: TrainJob
     ranks: tuple[RankAssignment, ...]
+    times: tuple[tuple[Any, ...], ...] = ()
 
     def applied(self, spec: LaunchSpec) -> LaunchSpec:
         """The launch spec of a machine, `spec`, in this layout: none of its ranks may be in it any more."""
         within = {a.rank for a in self.ranks}
         local = tuple(rank for rank in spec.local if rank in within)
-        return replace(spec, job=self.job, ranks=self.ranks, local=local)
+        return replace(spec, job=self.job, ranks=self.ranks, local=local, times=self.times)
+
+    @classmethod
+    def of_event(cls, spec: LaunchSpec, event: LayoutChanged) -> "Layout":
+        """The layout to which a run moves, on ranks of `spec`. Raises InputError where it is none."""
+        positions = event.layout.position_of_rank or {}
+        ranks = tuple(
+            replace(a, pipeline=at[0], stage=at[1])
+            for a in spec.ranks
+            if (at := positions.get(str(a.rank))) is not None
+        )
+        job = parse(TrainJob, event.layout.job)
+        return cls(job=job, ranks=ranks, times=event.times or ())
 
 
-def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
-    """The fields of a `recovery` event about a change to a smaller layout: `left` and `layout`."""
+def change(
+    before: LaunchSpec, now: LaunchSpec, why: str, iteration_s: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """The fields of a `recovery` or `layout_changed` event about a change of the layout: `left` and `layout`.
+
+    iteration_s : what an iteration takes before and now; by default as the jobs predict it.
+    """
+    before_s, now_s = iteration_s or (predict(before.job).iteration_s, predict(now.job).iteration_s)
     has = {a.rank for a in now.ranks}
-    layout = SmallerLayout(
+    layout = NewLayout(
         why=why,
-        **_cut(now),
-        before=Cut(**_cut(before)),
+        **_cut(now, now_s),
+        before=Cut(**_cut(before, before_s)),
         job=now.job.to_document(),
         position_of_rank={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
         dcs_of_rank={str(a.rank): tuple(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
@@ -42,13 +69,13 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
     return {"left": tuple(a.rank for a in before.ranks if a.rank not in has), "layout": layout}
 
 
-def _cut(spec: LaunchSpec) -> dict[str, Any]:
+def _cut(spec: LaunchSpec, iteration_s: float) -> dict[str, Any]:
     return {
         "pipelines": spec.job.cell.pipelines,
         "stages": spec.job.cell.stages,
         "microbatches": spec.job.cell.microbatches_of_step,
         "gpus": len(spec.ranks),
-        "iteration_s": predict(spec.job).iteration_s,
+        "iteration_s": iteration_s,
     }
 
 

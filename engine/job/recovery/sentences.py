@@ -1,9 +1,9 @@
 """The text of a `recovery` event about a layout on fewer nodes."""
 
-from engine.job.events.incidents import Cut, SmallerLayout
+from engine.job.events.incidents import Cut, NewLayout
 
 
-def smaller_layout(layout: SmallerLayout) -> str:
+def smaller_layout(layout: NewLayout) -> str:
     """A sentence: with how many GPUs the run goes on, how it is cut now, what an iteration should take."""
     before = layout.before
     return (

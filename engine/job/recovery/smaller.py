@@ -10,19 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
-from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.planned import pinned, schedule_of
 from engine.job.predict import predict
+from engine.job.recovery.cutting import (
+    Ranks,
+    assigned,
+    cell_changes,
+    cut_document,
+    leads,
+    passes_of,
+    peak_in_flight,
+)
 from engine.job.recovery.layout import Layout
-from engine.simulate import time_schedule
-
-SEARCH_S = 1.0  # for policies that search: all ranks wait, and so do the lines between hosts
 
 
 def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
@@ -33,14 +36,14 @@ def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
     Infeasible, with the reason, where the GPUs cannot hold the model.
     """
     here = [a for a in spec.ranks if a.rank in left]
-    present = _peak(spec.job)
+    present = peak_in_flight(spec.job, schedule_of(spec.job))
     reason = _too_few(spec, here)
     for stages in _stages(spec.job):
         layouts: list[tuple[float, Layout]] = []
         for changes, ranks in _cuts(spec, here, stages):
             try:
-                job = pinned(parse(TrainJob, _document(spec.job, changes)))
-                if _peak(job) <= present:
+                job = pinned(parse(TrainJob, cut_document(spec.job, changes)))
+                if peak_in_flight(job, schedule_of(job)) <= present:
                     layouts.append((predict(job).iteration_s, Layout(job=job, ranks=ranks)))
             except InputError as error:  # no link, no schedule within the limits, too few layers for chunks
                 reason = f"{stages} stages: {error}"
@@ -75,7 +78,7 @@ def _by_name(here: Sequence[RankAssignment]) -> str:
 
 def _cuts(
     spec: LaunchSpec, here: Sequence[RankAssignment], stages: int
-) -> Iterator[tuple[dict[str, Any], tuple[RankAssignment, ...]]]:
+) -> Iterator[tuple[dict[str, Any], Ranks]]:
     """For the most pipelines that fit and divide the global batch: changes to the job, and the ranks."""
     job = spec.job
     total = job.cell.pipelines * job.cell.microbatches_of_step
@@ -86,75 +89,21 @@ def _cuts(
         if placed is None:
             continue
         where, ranks = placed
-        whole_cells = pipelines % job.cell.cell_pipelines == 0
-        cells = pipelines // job.cell.cell_pipelines if whole_cells else 1
-        for microbatches, accumulation in _passes(job, total // pipelines):
-            yield (
-                {
-                    **where,
-                    "cell.stages": stages,
-                    "cell.pipelines": pipelines,
-                    "cell.cells": cells,
-                    "cell.microbatches": microbatches,
-                    "cell.accumulation": accumulation,
-                    **_scaled(job, stages),
-                    **_prefilling(job, cells),
-                },
-                ranks,
-            )
+        for passes in passes_of(job, total // pipelines):
+            yield {**where, **cell_changes(job, stages=stages, pipelines=pipelines, passes=passes)}, ranks
         return
-
-
-def _prefilling(job: TrainJob, cells: int) -> dict[str, Any]:
-    """Nothing is prefilled any more where the cells that are left cannot share the served model's layers."""
-    return {"prefill": None} if job.prefill and cells % job.prefill.pp_degree else {}
-
-
-def _passes(job: TrainJob, total: int) -> list[tuple[int, int]]:
-    """(microbatches, accumulation) for `total` of a pipeline and step: in one pass, or in ones as now."""
-    as_now = max(m for m in range(1, job.cell.microbatches + 1) if total % m == 0)
-    return list(dict.fromkeys([(total, 1), (as_now, total // as_now)]))
 
 
 def _placed(
     spec: LaunchSpec, here: Sequence[RankAssignment], stages: int, pipelines: int
-) -> tuple[dict[str, Any], tuple[RankAssignment, ...]] | None:
+) -> tuple[dict[str, Any], Ranks] | None:
     """All pipelines through the same data centres; None where their GPUs do not suffice."""
     gpus = Counter(a.dc for a in here)
-    dcs = _dc_of_stage(spec.job, gpus, stages, pipelines, leads=_leads(spec, here))
-    if dcs is None:
+    dcs = _dc_of_stage(spec.job, gpus, stages, pipelines, leads=leads(spec, here))
+    ranks = None if dcs is None else assigned(spec, here, dcs, pipelines)
+    if dcs is None or ranks is None:
         return None
-    free = list(here)
-    assigned: list[RankAssignment] = []
-    for stage, dc in enumerate(dcs):
-        near = [a for a in free if a.dc == dc]
-        taken = _candidates(spec, near, stage, keeps=stages == spec.job.cell.stages)
-        if len(taken) < pipelines:
-            return None
-        free = [a for a in free if a not in taken[:pipelines]]
-        assigned += [replace(a, pipeline=p, stage=stage) for p, a in enumerate(taken[:pipelines])]
-    ranks = tuple(sorted(assigned, key=lambda a: a.rank))
     return {"cell.dc_of_stage": list(dcs), "cell.devices": None}, ranks
-
-
-def _candidates(
-    spec: LaunchSpec, near: Sequence[RankAssignment], stage: int, *, keeps: bool
-) -> list[RankAssignment]:
-    """Who takes a stage, the best first: who has it (its memory is of use), then of stages with many.
-
-    The first rank takes the first stage of the first pipeline, and no other.
-    """
-    many = Counter(a.stage for a in near)
-    fit = [a for a in near if stage == 0 or a.rank != spec.first_rank]
-    return sorted(
-        fit,
-        key=lambda a: (a.rank != spec.first_rank, not keeps or a.stage != stage, -many[a.stage], a.rank),
-    )
-
-
-def _leads(spec: LaunchSpec, here: Sequence[RankAssignment]) -> bool:
-    """Whether the first rank is there, so that its data centre and its pipeline stay the first ones."""
-    return any(a.rank == spec.first_rank for a in here)
 
 
 def _dc_of_stage(
@@ -178,48 +127,14 @@ def _dc_of_stage(
 
 def _whole(
     spec: LaunchSpec, here: Sequence[RankAssignment], pipelines: int
-) -> tuple[dict[str, Any], tuple[RankAssignment, ...]] | None:
+) -> tuple[dict[str, Any], Ranks] | None:
     """Of a placement whose pipelines differ: those of which nothing is lost."""
     job = spec.job
     assert job.cell.devices is not None
     count = Counter(a.pipeline for a in here)
     whole = [p for p in range(job.cell.pipelines) if count[p] == job.cell.stages][:pipelines]
-    if len(whole) < pipelines or (_leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
+    if len(whole) < pipelines or (leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
         return None
     ranks = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
     devices = {"pipelines": [list(job.cell.devices.pipelines[p]) for p in whole]}
     return {"cell.devices": devices, "cell.dc_of_stage": None}, ranks
-
-
-def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
-    """Per-stage figures for another number of stages: times by layers, limits by the layers that are held."""
-    if stages == job.cell.stages:
-        return {}
-    before = np.array([len(layers) for layers in job.layers_of_stage])
-    cut = np.array_split(np.arange(job.model.layers), stages)  # as layers_of_stage: the first ones take more
-    scaled: dict[str, Any] = {"cell.layers_per_stage": None}
-    if job.device.times_ms is not None:
-        of_layer = {
-            kind: np.repeat(np.broadcast_to(ms, job.cell.stages) / before, before)
-            for kind, ms in job.device.times_ms
-        }
-        scaled["device.times_ms"] = {
-            kind: [float(ms[layers].sum()) for layers in cut] for kind, ms in of_layer.items()
-        }
-    for name in ("memory_limit", "full_limit"):
-        limit = getattr(job.pipeline_strategy, name)
-        if limit is not None:
-            scaled[f"strategy.{name}"] = max(1, limit * int(before.max()) // max(map(len, cut)))
-    return scaled
-
-
-def _document(job: TrainJob, changes: dict[str, Any]) -> dict[str, Any]:
-    """The job with `changes`; what a search found for its present shape does not hold any more."""
-    limit = min(job.pipeline_strategy.time_limit_s, SEARCH_S)
-    own = {"strategy.schedule": None, "strategy.time_limit_s": limit}
-    return changed(job.to_document(), {**own, **changes})
-
-
-def _peak(job: TrainJob) -> float:
-    """Most microbatches of which a stage holds activations at once."""
-    return float(np.max(time_schedule(job.scenario, schedule_of(job)).peak_in_flight()))

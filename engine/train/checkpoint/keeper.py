@@ -90,12 +90,17 @@ class Keeper:
         """The step to begin with, counted from 0."""
         return self.resumed_from or 0
 
-    def after(self, step: int) -> bool:
-        """Copy the layers if a checkpoint is due after `step` steps; returns whether it was."""
-        if self._saver is None or not self._saver.due(step, last=step == self._job.optimizer.steps):
+    def after(self, step: int, *, wanted: bool = False) -> bool:
+        """Copy the layers if a checkpoint is due after `step` steps, or `wanted`; returns whether it was."""
+        due = self._saver is not None and self._saver.due(step, last=step == self._job.optimizer.steps)
+        if self._saver is None or not (due or wanted):
             return False
         self._saver.save(step)
         return True
+
+    def took_s(self) -> float | None:
+        """What the last checkpoint took, on the rank that leads; None before the first one."""
+        return self._saver.took_s if self._saver else None
 
     def end(self, step: int) -> None:
         """The run ends before its time after `step` steps: save them, if they are not."""

@@ -89,6 +89,8 @@ class Saver:
         self._sound = 0
         self._changed = threading.Condition()
         self.saved = self.failed = 0
+        self.took_s: float | None = None  # the last one, from its copy until it was published
+        self._asked_at = 0.0
         self.last_step: int | None = None
         # One at a time: a step that is due while the last one is still being written waits for it, on all
         # ranks alike.
@@ -107,6 +109,7 @@ class Saver:
     def save(self, step: int) -> None:
         """Copy the layers now and write them in the background; waits for the previous save."""
         self._idle.acquire()
+        self._asked_at = time.monotonic()
         self._work.put((step, self._copies()))
 
     def sound(self, step: int) -> None:
@@ -182,6 +185,7 @@ class Saver:
             return
         self._latest, self.last_step = manifest.saved_at, step
         self.saved += 1
+        self.took_s = time.monotonic() - self._asked_at
         took_s = round(max(0.0, time.time() - began), 6)
         removed, problem = self._prune(name, manifest)
         self._announce(
@@ -271,6 +275,8 @@ class Helper:
 
     copies : puts layer after layer together, as the writer does at the same time.
     """
+
+    took_s = None
 
     def __init__(self, settings: CheckpointSettings, copies: Callable[[], Iterable[object]]) -> None:
         self._settings, self._copies = settings, copies

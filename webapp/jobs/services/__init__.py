@@ -1,6 +1,6 @@
 """Every change of a job or run: what people decide, and what nodes report. One transaction each."""
 
-from webapp.jobs.services.adapting import record_adapted
+from webapp.jobs.services.adapting import record_adapted, record_layout_changed
 from webapp.jobs.services.boundary import fail_run, forget_stopped_work, record_boundary, stop_at_boundary
 from webapp.jobs.services.checkpoints import record_checkpoint
 from webapp.jobs.services.deleting import delete_runs, goes_on_from
@@ -69,6 +69,7 @@ __all__ = [
     "record_dispatch",
     "record_ended_iteration",
     "record_last_line",
+    "record_layout_changed",
     "record_progress",
     "record_rank_event",
     "record_recovery",

@@ -1,5 +1,6 @@
 """Runs that go on after a failure: what nodes say of it, and lost machines that are started again."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,12 +8,12 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from engine.job.events.incidents import Recovery, SmallerLayout
+from engine.job.events.incidents import NewLayout, Recovery
 from engine.job.recovery.sentences import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import incidents, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
-from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.prediction import Rows, measured_payload, predicted_payload
 from webapp.jobs.services.boundary import fail_run
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.status import add_mark, lock
@@ -35,23 +36,32 @@ def record_recovery(run: Run, event: Recovery) -> bool:
         return False
     add_mark(run, MarkLevel.WARN, text, at, cost=incidents.recovery(event, done=run.done))
     if event.layout is not None:
-        _cut(run, iteration, event.layout)
+        cut_run(run, iteration, event.layout)
     else:
         predict_as_begun(run, iteration)
-    # Out of the run for good: nobody waits for them or starts them again, and their GPUs are free.
-    left = RankState.objects.filter(run=run, rank__in=event.left or ()).exclude(state__in=RANK_OVER)
-    left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run continued without it.")
+    dismiss_ranks(run, event.left or ())
     notify.run_changed(run.pk)
     return True
 
 
-def _cut(run: Run, iteration: int, layout: SmallerLayout) -> None:
-    """From `iteration` on `run` goes on in a smaller layout."""
+def dismiss_ranks(run: Run, ranks: Iterable[int]) -> None:
+    """These are out of the run for good: nobody waits for them or starts them again; their GPUs are free."""
+    left = RankState.objects.filter(run=run, rank__in=ranks).exclude(state__in=RANK_OVER)
+    left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run continued without it.")
+
+
+def cut_run(run: Run, iteration: int, layout: NewLayout, times: Rows | None = None) -> None:
+    """From `iteration` on `run` goes on in another layout; `times` are those that were measured for it."""
     ways = {rank: list(dcs) for rank, dcs in layout.dcs_of_rank.items()}
     cut: dict[str, Any] = {"iteration": iteration, "dcs_of_rank": ways}
     if layout.job is not None and layout.position_of_rank is not None:
         position_of_rank = {rank: list(position) for rank, position in layout.position_of_rank.items()}
-        record_prediction(run, iteration, predicted_payload(layout.job, position_of_rank=position_of_rank))
+        predicted = (
+            measured_payload(layout.job, None, times, position_of_rank=position_of_rank)
+            if times
+            else predicted_payload(layout.job, position_of_rank=position_of_rank)
+        )
+        record_prediction(run, iteration, predicted)
         cut |= {"job": layout.job, "position_of_rank": position_of_rank}
     run.cuts = [*run.cuts, cut]
     run.save(update_fields=["cuts"])

@@ -14,7 +14,7 @@ from engine.job.codes import code_of
 from engine.job.events.base import BaseEvent, OfRun
 from engine.job.events.event import Event
 from engine.job.events.gpus import Gpus
-from engine.job.events.incidents import Adapted, Recovery
+from engine.job.events.incidents import Adapted, LayoutChanged, Recovery
 from engine.job.events.node import Heartbeat, Probe, Rates
 from engine.job.events.prefill import CoordinatorEvent, Prefill
 from engine.job.events.training import (
@@ -297,6 +297,8 @@ def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
             return _replanned(intake, run, news=jobs.record_recovery(run, event))
         case Adapted():
             return _replanned(intake, run, news=jobs.record_adapted(run, event))
+        case LayoutChanged():
+            return _replanned(intake, run, news=jobs.record_layout_changed(run, event))
         case Validation():  # of held-out text, after so many steps: it belongs to the last of them
             stat = _stat(intake, run, event.step - 1)
             stat.validation_loss, stat.validation_bits_per_byte = event.loss, event.bits_per_byte

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from engine.inputs import parse
 from engine.job.events.base import BaseEvent, OfRank, OfRun
-from engine.job.events.incidents import Adapted, Recovery, SmallerLayout
+from engine.job.events.incidents import Adapted, LayoutChanged, NewLayout, Recovery
 from engine.job.events.prefill import CoordinatorEvent, Prefill
 from engine.job.events.training import (
     Batch,
@@ -45,7 +45,7 @@ MOST_BYTES = 1 << 50
 MOST_INCIDENTS = 10_000  # marks of a run that nodes ask for
 MOST_CHECKPOINTS = 10_000  # rows of a run
 # What the first rank reports for all of them. It is in every layout of a run.
-FOR_ALL = (Step, Validation, Boundary, Checkpoint, Recovery, Adapted, Result, Batch, Workers)
+FOR_ALL = (Step, Validation, Boundary, Checkpoint, Recovery, Adapted, LayoutChanged, Result, Batch, Workers)
 
 
 def require_possible(
@@ -105,6 +105,9 @@ def _require_of_job(run: Run, shape: Shape, nodes: Mapping[int, str], event: OfR
             _require_recovery(run, shape, nodes, event)
         case Adapted():
             _require_adapted(run, len(nodes), event)
+        case LayoutChanged():
+            _require_recovery(run, shape, nodes, event)
+            _require_deviations(len(nodes), event)
         case Step() | Boundary():
             _require(event.iteration < run.steps, f"iteration {event.iteration} of {run.steps}")
         case Validation():
@@ -170,13 +173,19 @@ def _require_few_incidents(run: Run) -> None:
 
 def _require_adapted(run: Run, ranks: int, event: Adapted) -> None:
     _require(event.iteration <= run.steps, f"iteration {event.iteration} of {run.steps}")
-    stages = [stage for deviation in event.deviations for stage in deviation.at]
-    _require(all(stage < ranks for stage in stages), "stages that the run does not have")
+    _require_deviations(ranks, event)
     _require_short(event, MOST_OF_JOB)
     _require_few_incidents(run)
 
 
-def _require_recovery(run: Run, shape: Shape, nodes: Mapping[int, str], event: Recovery) -> None:
+def _require_deviations(ranks: int, event: Adapted | LayoutChanged) -> None:
+    stages = [stage for deviation in event.deviations for stage in deviation.at]
+    _require(all(stage < ranks for stage in stages), "stages that the run does not have")
+
+
+def _require_recovery(
+    run: Run, shape: Shape, nodes: Mapping[int, str], event: Recovery | LayoutChanged
+) -> None:
     _require(event.iteration <= run.steps, f"iteration {event.iteration} of {run.steps}")
     _require(set(event.left or ()) <= nodes.keys(), "ranks that the run does not have")
     if event.layout is not None:
@@ -185,7 +194,7 @@ def _require_recovery(run: Run, shape: Shape, nodes: Mapping[int, str], event: R
     _require_few_incidents(run)
 
 
-def _require_layout(shape: Shape, nodes: Mapping[int, str], layout: SmallerLayout) -> None:
+def _require_layout(shape: Shape, nodes: Mapping[int, str], layout: NewLayout) -> None:
     ranks = {int(rank) for rank in (*layout.dcs_of_rank, *(layout.position_of_rank or {}))}
     _require(bool(layout.dcs_of_rank) and ranks <= nodes.keys(), "a layout of other ranks")
     dcs = [dc for dcs in layout.dcs_of_rank.values() for dc in dcs]
