@@ -95,7 +95,8 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
     windows = _windows(costs)
     wanted = {i for window in windows if window for i in range(window.begin - BEFORE - 1, window.end)}
     stats = IterationStat.objects.filter(run=run, iteration__in=wanted, end__isnull=False)
-    ended = dict(stats.values_list("iteration", "end")) if wanted else {}
+    rows = stats.values_list("iteration", "end") if wanted else ()
+    ended = {iteration: end for iteration, end in rows if end is not None}
     took_ms = {i: 1e3 * (end - ended[i - 1]) for i, end in ended.items() if i - 1 in ended}
 
     def median_ms(first: int, end: int) -> float | None:
