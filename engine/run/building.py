@@ -175,5 +175,5 @@ def _adapting(
     if spec.job.failures.adapt is None:
         return None
     if me.rank != spec.first_rank:
-        return Follower(mesh.store, rank=me.rank, latencies_ms=mesh.latencies_ms)
-    return Leader(mesh.store, spec=spec, schedule=schedule, emit=events.put, latencies_ms=mesh.latencies_ms)
+        return Follower(mesh.store, rank=me.rank)
+    return Leader(mesh.store, spec=spec, schedule=schedule, emit=events.put)

@@ -156,9 +156,14 @@ class WanIncoming:
 
 
 class WanOutgoing:
-    """Sends over the WAN where each pipeline has its own link (spatial sharing); `link` is its number."""
+    """Sends over the WAN where each pipeline has its own link (spatial sharing); `link` is its number.
 
-    def __init__(self, endpoint: Endpoint, peer: int, link: int, *, padded_to: int, delay_s: float) -> None:
+    delay_s : gives the latency of the link at present, in seconds.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, peer: int, link: int, *, padded_to: int, delay_s: Callable[[], float]
+    ) -> None:
         self._endpoint, self._peer, self._link = endpoint, peer, link
         self._padded_to, self._delay_s = padded_to, delay_s
 
@@ -168,7 +173,7 @@ class WanOutgoing:
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         tag, to = (MESSAGE, self._link, *key), self._padded_to
         sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=to, not_before=ready)
-        return _TransportSent(sent, self._delay_s)
+        return _TransportSent(sent, self._delay_s())
 
 
 class SharedIncoming:
@@ -191,7 +196,7 @@ class SharedIncoming:
 class SharedOutgoing:
     """Sends over a hop whose pipelines share their links in time (temporal sharing, Atlas §4.3)."""
 
-    def __init__(self, sender: SharedSender, *, delay_s: float) -> None:
+    def __init__(self, sender: SharedSender, *, delay_s: Callable[[], float]) -> None:
         self._sender, self._delay_s = sender, delay_s
 
     def begin(self, iteration: int) -> None:
@@ -199,7 +204,7 @@ class SharedOutgoing:
 
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         sent = self._sender.send(key, raw(tensor), not_before=ready)
-        return _TransportSent(sent, self._delay_s)
+        return _TransportSent(sent, self._delay_s())
 
 
 class Silent:

@@ -126,19 +126,6 @@ class Mesh:
         away = self._in_other_dcs()
         return [{**away[t.peer], **t.as_egress()} for t in self._traffic() if t.peer in away]
 
-    def latencies_ms(self) -> dict[tuple[int, int], float]:
-        """Measured latency one way to the adjacent stages in other data centres, by both stages, in order."""
-        mine = [
-            a for a in self.spec.ranks if a.pipeline == self.me.pipeline and a.dc != self.me.dc and a.leads
-        ]
-        stage_of = {a.rank: a.stage for a in mine if a.stage in self._neighbours}
-        here = self.me.stage
-        return {
-            (min(stage_of[t.peer], here), max(stage_of[t.peer], here)): t.one_way_s * 1e3
-            for t in self._traffic()
-            if t.peer in stage_of and t.one_way_s is not None
-        }
-
     def summed(self) -> list[dict[str, int]]:
         """Bytes of gradients that this rank has sent, to be summed, to ranks in another data centre."""
         away = self._in_other_dcs()

@@ -157,7 +157,12 @@ class Wiring:
             group, member = self._lan(receiver)
             return self._in_turn(link, LanOutgoing(group, member, receiver, self._lan_tag(link)))
         assert self._fabric.endpoint is not None
-        endpoint, padded_to, delay_s = self._fabric.endpoint, self._job.wan_bytes, network.latency_ms / 1e3
+        endpoint, padded_to = self._fabric.endpoint, self._job.wan_bytes
+
+        def delay_s() -> float:
+            measured_s = endpoint.one_way_s(receiver)
+            return network.latency_ms / 1e3 if measured_s is None else measured_s
+
         if self._shared(link):
             sender = SharedSender(endpoint, padded_to=padded_to, **self._sharing(link, sends=True))
             return SharedOutgoing(sender, delay_s=delay_s)

@@ -188,6 +188,10 @@ class Endpoint:
         link = self._link(peer)
         self._loop.call(lambda: link.slow(factor, delay))
 
+    def one_way_s(self, peer: int) -> float | None:
+        """Latency to `peer` in seconds, by the latest pings; None before the first answer."""
+        return self._link(peer).one_way_s
+
     def clock_offset_s(self, peer: int) -> float:
         """The clock (time.monotonic()) of `peer`'s machine less this machine's; 0 on the same machine."""
         return self._link(peer).inbox.clock_offset_s

@@ -238,6 +238,11 @@ class Link:
         """Make what is sent from now on slower, and its delay longer, where the link is emulated."""
         self._outbox.slow(factor, delay)
 
+    @property
+    def one_way_s(self) -> float | None:
+        """Latency by the latest pings, in seconds; None before the first answer."""
+        return self._pinging.one_way_s
+
     def traffic(self) -> LinkTraffic:
         """Figures so far."""
         connections = list(self._connections.values())
@@ -254,7 +259,7 @@ class Link:
             resent_bytes=self._outbox.bytes_resent,
             reconnects=self._reconnects,
             round_trip_s=urgent.round_trip_s() if urgent is not None and urgent.open else None,
-            one_way_s=self._pinging.one_way_s,
+            one_way_s=self.one_way_s,
         )
 
     # What the connections report (connection.Owner).

@@ -37,7 +37,7 @@ class Pinging:
         return Header(kind=Kind.PING, message=self._number, due=_due(now, delay_s))
 
     def answered(self, number: int, now: float, due: float) -> None:
-        """The answer to a ping came at `now`; `due`: not before then on an emulated link, NaN on a real one.
+        """The answer to a ping came at `now`; `due`: when it is there on an emulated link, NaN on a real one.
 
         An answer to no open ping counts for nothing.
         """
@@ -52,8 +52,11 @@ def answer(ping: Header, now: float, due: float, delay_s: float | None) -> Heade
 
 
 def arrival(now: float, due: float) -> float:
-    """When a frame counts as there that came at `now` and is `due` then; NaN: when it came."""
-    return now if math.isnan(due) else max(now, due)
+    """When a frame counts as there that came at `now`: when it is `due`; NaN: when it came.
+
+    Not the later of both: a late thread makes no emulated link longer.
+    """
+    return now if math.isnan(due) else due
 
 
 def _due(leaves: float, delay_s: float | None) -> float:

@@ -6,8 +6,8 @@ import pytest
 
 from engine.job.events.event import from_dict
 from tests.events import T0
-from tests.site.test_incidents import RECOVERED
 from tests.site.telemetry import ADAPTED, adapted, layout_changed, take_in
+from tests.site.test_incidents import RECOVERED
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import MarkLevel, PastPrediction, Run, RunEvent

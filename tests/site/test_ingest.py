@@ -63,6 +63,7 @@ def test_duplicates_change_nothing(run: Any) -> None:
     link = usage["links"][0]
     # 5 MB in 20 ms over both pairs of the cell at once: 1 Gbit/s a pair; two a second, at once
     assert (link["gbps"], link["busy"], link["mean_gbps"]) == (1.0, 0.02, 0.08)
+    assert link["latency_ms"] == pytest.approx(10)
 
 
 def test_a_node_speaks_for_its_own_ranks_and_generation_only(run: Any) -> None:

@@ -33,6 +33,7 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
         recovery_layers_per_gpu=5,
         adapt_percent=20,
         adapt_policy="auto",
+        adapt_layout="on",
     )
     run = Run.objects.get(job__name="kept")
     assert answer.url == f"/runs/{run.pk}/"
@@ -45,11 +46,21 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
     assert run.document["optimizer"]["steps"] == 77
     assert run.document["persistence"]["checkpoint"] == {"dir": "/saved", "every": 5}
     assert run.document["failures"]["recovery"] == {"attempts": 4, "wait_s": 30, "layers_per_gpu": 5}
-    assert run.document["failures"]["adapt"] == {"deviation": 0.2, "policy": "auto"}
+    assert run.document["failures"]["adapt"] == {"deviation": 0.2, "policy": "auto", "layout": True}
     assert run.job.plan == world.plan
     entry = AuditEntry.objects.get(verb="create", object_type="job", object_id=str(run.job_id))
     assert entry.after["optimizer.steps"] == 77
     assert entry.after["failures.recovery"]["attempts"] == 4
+
+
+def test_another_layout_is_refused_at_its_field_without_what_it_needs(world: World) -> None:
+    answer = launch(world, name="never", adapt_percent=20, adapt_layout="on", recoveries="")
+    (message,) = answer.context["form"].errors["adapt_layout"]
+    assert message.startswith("Needs failures.recovery")
+    assert not Run.objects.filter(job__name="never").exists()
+    kept = launch(world, name="kept", adapt_percent="", adapt_layout="on")
+    assert kept.status_code == 302
+    assert "adapt" not in Run.objects.get(job__name="kept").document.get("failures", {}), "no threshold"
 
 
 def test_the_layers_that_fit_into_a_gpu_are_offered_and_more_are_refused(world: World) -> None:

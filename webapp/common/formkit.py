@@ -20,7 +20,7 @@ Section = tuple[str, str, list[str]]  # title, note, field names
 class Sectioned(forms.BaseForm):
     """A form whose fields are shown in titled sections, as `layout` names them.
 
-    FIELD_OF : the form's field for a section of the engine's document, where that has another name.
+    FIELD_OF : the form's field for a section or a field of the engine's document, if its name differs.
     FOLDED : sections that are folded away: title → the line under which they are. Under a line of its own
         title a section says there what is set in it.
     """
@@ -69,7 +69,8 @@ class Sectioned(forms.BaseForm):
         path = error.field.partition("[")[0]
         last = error.field.rpartition(".")[2].partition("[")[0]
         first = path.partition(".")[0]
-        names = (path.replace(".", "_"), last, first, self.FIELD_OF.get(first, ""))
+        known = (self.FIELD_OF.get(part, "") for part in (last, first))
+        names = (path.replace(".", "_"), last, first, *known)
         name = next((name for name in names if name in self.fields), "")
         if name:
             self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")

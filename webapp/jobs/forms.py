@@ -76,6 +76,9 @@ NEEDS_MEMORY = (
 )
 
 
+ADAPT = ("adapt_percent", "adapt_policy", "adapt_layout")
+
+
 def _prefill_field(path: str) -> str:
     return f"prefill_{path.replace('.', '_')}"
 
@@ -206,6 +209,13 @@ class JobForm(Sectioned, DataFields):
         label="Policy of the new plan",
         help_text="A search uses CPU time on the machine of the first rank while training runs.",
     )
+    adapt_layout = of_job(
+        "failures.adapt.layout",
+        required=False,
+        label="Move to another layout",
+        help_text="With a re-plan threshold: continue with other stages, pipelines or data centres, from a "
+        "checkpoint, where that gains more time than it costs. Needs restarts and checkpoints.",
+    )
     prefill_checkpoint = forms.CharField(
         label="Model",
         max_length=500,
@@ -278,7 +288,7 @@ class JobForm(Sectioned, DataFields):
         (
             "Schedule",
             "",
-            ["policy", "sharing", "all_reduce", "memory_limit", "adapt_percent", "adapt_policy"],
+            ["policy", "sharing", "all_reduce", "memory_limit", *ADAPT],
         ),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
@@ -294,6 +304,7 @@ class JobForm(Sectioned, DataFields):
     FIELD_OF: ClassVar = {
         "recovery": "recoveries",
         "adapt": "adapt_percent",
+        "layout": "adapt_layout",
         "prefill": "prefill_checkpoint",
         "files": "data",
     }
@@ -338,6 +349,7 @@ class JobForm(Sectioned, DataFields):
         values["adapt_policy"] = (
             value_at(document, "failures.adapt", {}).get("policy", "").replace("same", "")
         )
+        values["adapt_layout"] = failures.adapt is not None and failures.adapt.layout
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
@@ -430,7 +442,11 @@ class JobForm(Sectioned, DataFields):
     def _adapt(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         if not cleaned["adapt_percent"]:
             return None
-        asked = {"deviation": cleaned["adapt_percent"] / 100, "policy": cleaned["adapt_policy"]}
+        asked = {
+            "deviation": cleaned["adapt_percent"] / 100,
+            "policy": cleaned["adapt_policy"],
+            "layout": cleaned["adapt_layout"] or None,
+        }
         return _with(value_at(self.old, "failures.adapt", {}), asked)
 
     def _prefill(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:

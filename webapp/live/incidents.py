@@ -94,9 +94,10 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
     """
     windows = _windows(costs)
     wanted = {i for window in windows if window for i in range(window.begin - BEFORE - 1, window.end)}
-    stats = IterationStat.objects.filter(run=run, iteration__in=wanted, end__isnull=False)
-    rows = stats.values_list("iteration", "end") if wanted else ()
-    ended = {iteration: end for iteration, end in rows if end is not None}
+    stats = (
+        IterationStat.objects.filter(run=run, iteration__in=wanted).only("iteration", "end") if wanted else ()
+    )
+    ended = {stat.iteration: stat.end for stat in stats if stat.end is not None}
     took_ms = {i: 1e3 * (end - ended[i - 1]) for i, end in ended.items() if i - 1 in ended}
 
     def median_ms(first: int, end: int) -> float | None:
@@ -109,8 +110,9 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
         # Not of the iteration of the change itself, which has the change in it.
         before = median_ms(window.begin - BEFORE, window.begin)
         after = median_ms(window.begin + 1, window.end)
-        known = before is not None and after is not None
-        return f"; measured {before:,.0f} ms before and {after:,.0f} ms since" if known else ""
+        if before is None or after is None:
+            return ""
+        return f"; measured {before:,.0f} ms before and {after:,.0f} ms since"
 
     return [said(window) for window in windows]
 

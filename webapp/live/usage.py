@@ -6,9 +6,8 @@ from typing import Any
 
 from engine.job.codes import SYNC, TRAINING, Code
 
-Traffic = list[
-    Any
-]  # [from_dc, to_dc, bytes, start, end]: one transfer between two data centres, ms since epoch
+# [from_dc, to_dc, bytes, start, end, latency]: one transfer between two data centres, ms since epoch
+Traffic = list[Any]
 
 
 def of_batch(codes: Iterable[Code], dc_of_stage: Sequence[int]) -> tuple[float, float, list[Traffic]]:
@@ -24,7 +23,8 @@ def of_batch(codes: Iterable[Code], dc_of_stage: Sequence[int]) -> tuple[float, 
         elif code[0] in SYNC:
             sync += code[3] - code[2]
         elif code[0] == "T" and dc_of_stage[code[5]] != dc_of_stage[code[6]]:
-            traffic.append([dc_of_stage[code[5]], dc_of_stage[code[6]], code[8], code[2], code[3]])
+            ends = dc_of_stage[code[5]], dc_of_stage[code[6]]
+            traffic.append([*ends, code[8], code[2], code[3], round(code[4] - code[3], 3)])
     return busy / 1e3, sync / 1e3, traffic
 
 
@@ -105,16 +105,18 @@ def _links(
 
 
 def _direction(rows: list[Traffic], seconds: float, pairs: int) -> dict[str, Any]:
-    """What went one way between two data centres. Gbps per node pair."""
+    """What went one way between two data centres. Gbps per node pair; the latency is the last one."""
     if not rows:
-        return {"gbps": None, "busy": 0.0, "mean_gbps": 0.0}
+        return {"gbps": None, "busy": 0.0, "mean_gbps": 0.0, "latency_ms": None}
     bits = sum(row[2] for row in rows) * 8
     sending_ms = sum(row[4] - row[3] for row in rows)
+    latest = max(rows, key=lambda row: row[4])
     gbps = bits / (sending_ms * 1e-3 * pairs) / 1e9 if sending_ms > 0 else None
     return {
         "gbps": None if gbps is None else round(gbps, 4),
         "busy": round(min(1.0, _union((row[3], row[4]) for row in rows) * 1e-3 / seconds), 4),
         "mean_gbps": round(bits / seconds / 1e9, 4),
+        "latency_ms": latest[5] if len(latest) > 5 else None,  # rows of before 2026-11-28 have none
     }
 
 

@@ -54,10 +54,11 @@ def summary(spans: Iterable[Span]) -> list[list[Any]]:
     """One rank's measurements of an iteration, as JSON: rows of a quantity's name and milliseconds.
 
     Of ops the median, by chunk and summed. Of transfers the shortest: what holds a message up beyond its
-    link only adds to it.
+    link only adds to it. Of latencies, which the transport measures by itself, the last.
     """
     ops: dict[tuple[str, int], dict[int, list[float]]] = {}
     links: dict[tuple[int, int], float] = {}
+    ways: dict[tuple[int, int], float] = {}
     for span in spans:
         lasted_ms = (span.end - span.start) * 1e3
         if span.track == "gpu" and span.op in _TIMED and span.stage is not None:
@@ -65,7 +66,10 @@ def summary(spans: Iterable[Span]) -> list[list[Any]]:
         elif span.track == "wan" and span.from_stage is not None and span.to_stage is not None:
             ends = min(span.from_stage, span.to_stage), max(span.from_stage, span.to_stage)
             links[ends] = min(links.get(ends, lasted_ms), lasted_ms)
+            if span.arrives is not None:
+                ways[ends] = (span.arrives - span.end) * 1e3
     rows: list[list[Any]] = [[*name, sum(map(median, by_chunk.values()))] for name, by_chunk in ops.items()]
+    rows += [[LATENCY, *ends, ms] for ends, ms in ways.items()]
     return rows + [[LINK, *ends, shortest] for ends, shortest in links.items()]
 
 

@@ -7,17 +7,16 @@ all find it in time (as with engine.train.boundary).
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from engine.job.adapt.measured import LATENCY, summary
+from engine.job.adapt.measured import summary
 from engine.schedule import Schedule
 from engine.schedule.text import parse_schedule
 from engine.simulate.spans import Span
 
 SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
 Announced = tuple[int, Schedule | None]  # from which iteration on; None: a checkpoint is saved after it
-Latencies = Callable[[], Mapping[tuple[int, int], float]]
 
 
 class Store(Protocol):
@@ -30,23 +29,17 @@ class Store(Protocol):
 
 
 class Follower:
-    """Reports what a rank measures, and learns of new schedules.
+    """Reports what a rank measures, and learns of new schedules."""
 
-    Parameters
-    ----------
-    latencies_ms : of the links of this rank, as measured at present, by their two stages.
-    """
-
-    def __init__(self, store: Store, *, rank: int, latencies_ms: Latencies = dict) -> None:
-        self._store, self._rank, self._latencies_ms = store, rank, latencies_ms
+    def __init__(self, store: Store, *, rank: int) -> None:
+        self._store, self._rank = store, rank
         self._plans = 0  # that were found
         self._next: tuple[int, Schedule | None] | None = None
         self._saves_after: int | None = None
 
     def report(self, iteration: int, spans: Sequence[Span]) -> None:
         """Tell the first rank what an iteration took here. Raises PeerLost where that rank is gone."""
-        ways = [[LATENCY, *ends, ms] for ends, ms in self._latencies_ms().items()]
-        value = json.dumps([iteration, summary(spans) + ways])
+        value = json.dumps([iteration, summary(spans)])
         self._store.set(report_key(iteration, self._rank), value)
 
     def before(self, iteration: int) -> Schedule | None:

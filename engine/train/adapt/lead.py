@@ -22,7 +22,7 @@ from engine.job.launch import LaunchSpec
 from engine.job.recovery.layout import change
 from engine.schedule import Schedule
 from engine.schedule.timing import DeadlockError
-from engine.train.adapt.follow import SLOTS, Announced, Follower, Latencies, Store, report_key
+from engine.train.adapt.follow import SLOTS, Announced, Follower, Store, report_key
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # iterations that are not judged
@@ -41,16 +41,8 @@ class Leader(Follower):
     emit : takes the `adapted` and `layout_changed` events.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        spec: LaunchSpec,
-        schedule: Schedule,
-        emit: Emit,
-        latencies_ms: Latencies = dict,
-    ) -> None:
-        super().__init__(store, rank=spec.first_rank, latencies_ms=latencies_ms)
+    def __init__(self, store: Store, *, spec: LaunchSpec, schedule: Schedule, emit: Emit) -> None:
+        super().__init__(store, rank=spec.first_rank)
         self._spec, self._job, self._schedule, self._emit = spec, spec.job, schedule, emit
         assert spec.job.failures.adapt is not None
         self._settings = spec.job.failures.adapt

@@ -73,6 +73,6 @@ export function showFigures(model, run) {
 
 function showWan(usage) {
   const links = (usage?.links ?? []).filter((link) => link.gbps != null), top = links.sort((x, y) => y.gbps - x.gbps)[0];
-  const root = put("wan", top ? fixed(top.gbps, 2) : "–", "Gbit/s", top ? `cap ${fixed(top.cap_gbps, 2)}, busy ${percent(top.busy, 0)}` : "nothing sent yet");
+  const root = put("wan", top ? fixed(top.gbps, 2) : "–", "Gbit/s", top ? `cap ${fixed(top.cap_gbps, 2)}, busy ${percent(top.busy, 0)}${top.latency_ms == null ? "" : `, ${fixed(top.latency_ms, 1)} ms one way`}` : "nothing sent yet");
   bar(root, top ? [[top.gbps / top.cap_gbps, "main"]] : []);
 }

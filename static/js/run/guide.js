@@ -31,7 +31,8 @@ function wide(model) {
   if (!model.links.length) return "All GPUs are in one data centre: nothing crosses the WAN.";
   const words = model.links.map((link) => {
     const used = model.usage?.links?.find((l) => l.from === link.from && l.to === link.to);
-    const facts = [link.latency_ms == null ? null : `${fixed(link.latency_ms, 0)} ms one way`, link.cap_gbps == null ? null : `${fixed(link.cap_gbps, 2)} Gbit/s per node pair`, used?.busy == null ? null : `busy ${percent(used.busy, 0)}`];
+    const measured = used?.latency_ms == null ? "" : `, measured ${fixed(used.latency_ms, 1)}`;
+    const facts = [link.latency_ms == null ? null : `${fixed(link.latency_ms, 0)} ms one way${measured}`, link.cap_gbps == null ? null : `${fixed(link.cap_gbps, 2)} Gbit/s per node pair`, used?.busy == null ? null : `busy ${percent(used.busy, 0)}`];
     return `${model.dcs[link.from]?.name} → ${model.dcs[link.to]?.name} (${facts.filter(Boolean).join(", ")})`;
   });
   return `The pale blocks with arrows are activations (forward, blue) and gradients (back, orange) on the WAN: ${words.slice(0, 4).join("; ")}${words.length > 4 ? `; and ${words.length - 4} more` : ""}.`;
