@@ -143,6 +143,7 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
             workspace_bytes=CUDA_WORKSPACE_BYTES if on_cuda else 0,
             # The CPU computes it in fp32 at least, and keeps its input and its output in that.
             rms_norm_bytes=0 if on_cuda else 2 * max(width, 4),
+            gradient_bytes=0 if narrower else parameter_bytes,
             cast_bytes=cast,
             whole_logits=True,
         ),

@@ -38,6 +38,8 @@ class Numbers:
         dropout : a model that has it stores masks, and softmax once more; fused_mlp : a gated MLP stores
         three numbers of its inner width, not four; workspace_bytes : what libraries keep beside tensors;
         rms_norm_bytes : what an RMS norm keeps of a number of its input; 0: the input, as other norms do;
+        gradient_bytes : of a number of a weight's gradient before it is added to the sum of those so far; 0:
+        the product's own kernel adds it;
         cast_bytes : of a weight's copy that each microbatch makes for itself; whole_logits : every GPU of a
         stage has those of the whole vocabulary.
     """
@@ -50,6 +52,7 @@ class Numbers:
     fused_mlp: bool = True
     workspace_bytes: int = 0
     rms_norm_bytes: int = 0
+    gradient_bytes: int = 0
     cast_bytes: int = 0
     whole_logits: bool = False
 
@@ -254,9 +257,9 @@ def stage_memory(
     repeated = working_set(model, how, sequences, tp, stored)
     weights = blocks * model.layer_parameters + (model.head_parameters if is_last else 0)
     head += stored.cast_bytes * weights / tp
-    in_block = stored.width * numbers * (2 * model.ffn / tp + model.hidden)  # gradients inside one
     experts = moe_blocks * model.block_experts_parameters / ep
     parameters = _beside_experts(model, blocks, moe_blocks, is_first=is_first, is_last=is_last) + experts
+    in_block, in_head = _gradients(model, stored, numbers, tp, logits)
     # An embedding has no copy: it is computed with its master weight.
     not_copied = model.embedding_parameters if is_first and stored.copy_bytes else 0
     return StageMemory(
@@ -264,13 +267,26 @@ def stage_memory(
         stored_bytes=stored_bytes + (0.0 if again else head),
         full_bytes=float(blocks * repeated + head) if again else 0.0,
         between_bytes=stored.width * numbers * _output_numbers(model, blocks, tp, is_first, is_last),
-        once_bytes=float(max((LOGIT_COPIES - 1) * logits, in_block + (0.0 if again else repeated)))
+        once_bytes=float(max(in_head, in_block + (0.0 if again else repeated)))
         + (RING_PARTS * part_bytes(model, sequences, tp) if cp > 1 else 0.0)
         + stored.workspace_bytes,
         serving_bytes=serving_bytes,
         optimizer_bytes=float(stored.optimizer_bytes * parameters) / tp,
         expert_optimizer_bytes=float(stored.optimizer_bytes * experts) / tp,
     )
+
+
+def _gradients(
+    model: Transformer, stored: Numbers, numbers: float, tp: int, logits: float
+) -> tuple[float, float]:
+    """Bytes of the gradients that are there at once inside a block, and inside the head.
+
+    Those of activations, or that of the largest weight with those that it is computed from.
+    """
+    inner, outer = stored.width * numbers * model.ffn / tp, stored.width * numbers * model.hidden
+    largest = stored.gradient_bytes * model.hidden * max(model.ffn, model.qkv_width) / tp
+    output = stored.gradient_bytes * model.hidden * model.vocab / tp if logits else 0.0
+    return max(2 * inner, largest + inner) + outer, max((LOGIT_COPIES - 1) * logits, output)
 
 
 def _output_numbers(model: Transformer, blocks: int, tp: int, is_first: bool, is_last: bool) -> float:

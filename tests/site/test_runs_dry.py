@@ -136,12 +136,14 @@ def test_weights_and_optimizer_are_counted_as_wide_as_the_executor_has_them(dtyp
 
 def test_activations_by_hand() -> None:
     # 1F1B, 3 stages: the first holds three microbatches at once, the last one. Two blocks a stage; a block
-    # keeps 16·s·h = 16·32·64 = 32,768 numbers of 4 bytes a microbatch of one sequence, and its backward pass
-    # takes (2·ffn + h)·s more. The last stage also has the logits of 32 tokens over 256 bytes, and its norm.
+    # keeps 16·s·h = 16·32·64 = 32,768 numbers of 4 bytes a microbatch of one sequence. Its backward pass
+    # takes ffn·h more for the gradient of its largest matrix, before that is added, and (ffn + h)·s next to
+    # it; in bf16, whose products add it themselves, (2·ffn + h)·s of 2 bytes. The last stage also has the
+    # logits of 32 tokens over 256 bytes, and its norm.
     memory = stage_memory(job_of())
     assert [stage.in_flight for stage in memory] == [3, 2, 1]
     blocks = [n * 2 * 32_768 * 4 for n in (3, 2, 1)]
-    once, head = (2 * 256 + 64) * 32 * 4, (256 + 2 * 64) * 32 * 4
+    once, head = (256 * 64 + (256 + 64) * 32) * 4, (256 + 2 * 64) * 32 * 4
     assert [stage.activation_bytes for stage in memory] == [
         blocks[0] + once,
         blocks[1] + once,
@@ -149,6 +151,8 @@ def test_activations_by_hand() -> None:
     ]
     recomputed = stage_memory(job_of(recompute=True))
     assert recomputed[0].activation_bytes == (3 * 2 * 32 * 64 + 2 * (32_768 - 32 * 64)) * 4 + once
+    in_bf16 = stage_memory(job_of(dtype="bf16"))
+    assert in_bf16[0].activation_bytes == (3 * 2 * 32_768 + (2 * 256 + 64) * 32) * 2
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
