@@ -12,7 +12,6 @@ from pydantic import Field, field_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Positive, nearest, parse
 from engine.job.devices import Devices
-from engine.job.layers import layers_of_stages
 from engine.job.model_document import AnyModel
 from engine.job.network import HopNetwork, hop_network
 from engine.job.prefill.settings import PrefillSettings
@@ -25,6 +24,7 @@ from engine.job.sections.paths import path_of
 from engine.job.sections.persistence import PersistenceSection
 from engine.job.sections.strategy import PIPELINE, SWAP, PipelineStrategy, Strategy, SwapStrategy
 from engine.job.sections.tls import TlsSettings
+from engine.schedule.layers import layers_of_stages
 from engine.schedule.scenario import MOST_SPANS, Link, Scenario, Times
 from engine.schedule.traversal import straight
 

@@ -9,12 +9,12 @@ moments. It has no dropout, and computes a stage's blocks again in one go.
 import os
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.job.job import TrainJob
-from engine.job.layers import layers_of_stages
 from engine.job.planned import schedule_of, wants_search
 from engine.job.sections.device import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
 from engine.model.flops import Recompute
@@ -22,6 +22,7 @@ from engine.model.kernels import How
 from engine.model.memory import CUDA_WORKSPACE_BYTES, Numbers
 from engine.model.memory import StageMemory as Counted
 from engine.model.memory import stage_memory as counted
+from engine.plan.chunks import ByChunk, memory_by_chunk
 from engine.plan.held import held_bytes
 from engine.schedule.traversal import Traversal, straight
 from engine.simulate import time_schedule
@@ -56,13 +57,13 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
         The job's limits leave no schedule.
     """
     if wants_search(job):
-        counts = _of_stages(job, straight(job.cell.stages))
+        counts, _ = _by_chunk(job, straight(job.cell.stages))
         most = min(job.pipeline_strategy.memory_limit or job.cell.microbatches, job.cell.microbatches)
         return [_needed(stage, one, one.total_bytes(most), most) for stage, one in enumerate(counts)]
     schedule = schedule_of(job)
-    counts = _of_stages(job, schedule.traversal)
+    counts, chunks = _by_chunk(job, schedule.traversal)
     peak = np.asarray(time_schedule(job.scenario, schedule).peak_in_flight()).max(axis=0)
-    held = held_bytes(counts, schedule, _of_chunks(job, schedule.traversal))
+    held = held_bytes(counts, schedule, chunks)
     assert held is not None
     return [_needed(stage, one, held[stage], peak[stage]) for stage, one in enumerate(counts)]
 
@@ -77,31 +78,27 @@ def state_bytes(job: TrainJob) -> list[int]:
 
     Asks for no schedule: stages count as if pipelines went straight through them.
     """
-    return [int(one.state_bytes) for one in _of_stages(job, straight(job.cell.stages))]
+    stages, _ = _by_chunk(job, straight(job.cell.stages))
+    return [int(one.state_bytes) for one in stages]
 
 
-def _of_chunks(job: TrainJob, traversal: Traversal) -> list[list[Counted]]:
-    """What each chunk of each stage holds: a head is kept of the microbatches of its chunk alone."""
-    stages = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
-    return [[_of_layers(job, set(numbers)) for numbers in chunks] for chunks in stages]
+def _by_chunk(job: TrainJob, traversal: Traversal) -> ByChunk:
+    """The memory of each stage and of its chunks."""
+    last = job.model.layers + 1
 
+    def of_layers(numbers: Collection[int]) -> Counted:
+        blocks = sum(0 < number < last for number in numbers)
+        return _counted(job, blocks, is_first=0 in numbers, is_last=last in numbers)
 
-def _of_stages(job: TrainJob, traversal: Traversal) -> tuple[Counted, ...]:
-    stages = layers_of_stages(job.model.layers, traversal, job.cell.layers_per_stage)
-    whole = (_of_layers(job, {number for chunk in chunks for number in chunk}) for chunks in stages)
-    if not job.cell.zero:
-        return tuple(whole)
-    return tuple(one.sharded_over(_sharing(job, stage)) for stage, one in enumerate(whole))
+    stages, chunks = memory_by_chunk(job.model.layers, traversal, job.cell.layers_per_stage, of_layers)
+    if job.cell.zero:
+        stages = tuple(one.sharded_over(_sharing(job, stage)) for stage, one in enumerate(stages))
+    return stages, chunks
 
 
 def _sharing(job: TrainJob, stage: int) -> int:
     """The replicas that share a stage's optimizer state, in the data centre that has the fewest."""
     return min(Counter(dc for _, dc in job.ring_of(stage)).values())
-
-
-def _of_layers(job: TrainJob, numbers: set[int]) -> Counted:
-    last = job.model.layers + 1
-    return _counted(job, len(numbers - {0, last}), is_first=0 in numbers, is_last=last in numbers)
 
 
 def most_layers(job: TrainJob, gpu_bytes: float) -> int:

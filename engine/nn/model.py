@@ -17,7 +17,6 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from engine.job.job import TrainJob
-from engine.job.layers import layers_of_stages
 from engine.job.model_document import ConfigModel, TrainModel
 from engine.nn import hugging_face
 from engine.nn.cast import CastWeights
@@ -25,6 +24,7 @@ from engine.nn.first_weights import read_layer
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.nn.products import BackwardParts
+from engine.schedule.layers import layers_of_stages
 from engine.schedule.traversal import Traversal, straight
 
 # What a stage computes with and sends, and what its weights, gradients and moments are kept in.

@@ -16,14 +16,16 @@ from engine.errors import Infeasible, InputError
 from engine.model.profile import StageProfile
 from engine.plan import choose, cost, tied
 from engine.plan.cell import cell_scenario, gpus_of_stages
+from engine.plan.fitting import fitting
 from engine.plan.held import memory_per_stage
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import MOST_OPTIONS, PlanRequest
 from engine.plan.result import MemoryUse, Option, Partition, PlanResult, StageTime
 from engine.schedule import Chosen, Schedule
 from engine.schedule.contention import shares_links
-from engine.schedule.scenario import BEST, Contention
-from engine.simulate import simulate
+from engine.schedule.scenario import BEST, Contention, Scenario
+from engine.simulate import SimulationResult, simulate
+from engine.simulate.timeline import Timeline
 
 Partitions = tuple[Partition, ...]
 # The partitions of a cell; with ZeRO-1 also the replicas of each stage.
@@ -166,6 +168,7 @@ class Figures:
 
     memory : of each stage; None: unknown.
     ends_together : the first and the last part of the model are on one GPU.
+    schedule : its orders as text, if memory asks for lower limits than the scenario's.
     contention : the rule by which pipelines share links; None: they share none, or the orders are given.
     """
 
@@ -174,6 +177,7 @@ class Figures:
     utilization: float
     memory: tuple[MemoryUse, ...] | None
     ends_together: bool = False
+    schedule: str | None = None
     contention: Contention | None = None
 
 
@@ -210,17 +214,25 @@ def _figures(
     scenario = cell_scenario(request, cluster, job, partitions, contention=request.contention or BEST)
     if isinstance(scenario, Infeasible):
         return scenario
-    result = simulate(scenario)
-    if result.timeline is None:
-        return Infeasible(reason=result.reason or "")
+    gpus = gpus_of_stages(cluster, partitions)
+    done = fitting(scenario, job.stages, gpus, _built, lambda built: built[0].schedule)
+    if isinstance(done, Infeasible):
+        return done
+    (timeline, result), is_lowered = done
     return Figures(
-        makespan_ms=result.timeline.makespan,
+        makespan_ms=timeline.makespan,
         lower_bound_ms=result.lower_bound,
-        utilization=result.timeline.utilization(),
-        memory=memory_per_stage(job.stages, gpus_of_stages(cluster, partitions), result.timeline.schedule),
-        ends_together=result.timeline.schedule.traversal.ends_together,
-        contention=shared_by(result.timeline.schedule, result.chosen),
+        utilization=timeline.utilization(),
+        memory=memory_per_stage(job.stages, gpus, timeline.schedule),
+        ends_together=timeline.schedule.traversal.ends_together,
+        schedule=str(timeline.schedule) if is_lowered else None,
+        contention=None if is_lowered else shared_by(timeline.schedule, result.chosen),
     )
+
+
+def _built(scenario: Scenario) -> tuple[Timeline, SimulationResult] | Infeasible:
+    result = simulate(scenario)
+    return (result.timeline, result) if result.timeline else Infeasible(reason=result.reason or "")
 
 
 def shared_by(schedule: Schedule, chosen: Chosen | None) -> Contention | None:
@@ -284,6 +296,7 @@ def timed_option(
         update_ms=update_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,
+        schedule=figures.schedule or option.schedule,
         contention=figures.contention,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,
     )

@@ -17,8 +17,9 @@ def memory_per_stage(
     stages: Stages, gpus: tuple[Gpu, ...], schedule: Schedule
 ) -> tuple[MemoryUse, ...] | None:
     """`held_bytes` by part, stage i on `gpus[i]`; None if the memory of `stages` is not known."""
-    memory = stages.memory_of(gpus)
-    held = held_bytes(memory, schedule)
+    by_chunk = None if schedule.chunks == 1 else stages.memory_by_chunk(gpus, schedule.traversal)
+    memory, chunks = by_chunk or (stages.memory_of(gpus), None)
+    held = held_bytes(memory, schedule, chunks)
     if memory is None or held is None:
         return None
     return tuple(

@@ -5,7 +5,7 @@ replaces its roofline.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
@@ -22,7 +22,9 @@ from engine.model.memory import StageMemory, stage_memory
 from engine.model.profile import Compute, StageProfile, layers_per_stage, stage_profiles
 from engine.model.stages import measured_profiles, roofline_profiles
 from engine.model.transformer import Transformer
+from engine.plan.chunks import ByChunk, memory_by_chunk
 from engine.plan.request import JobInput, Layout
+from engine.schedule.traversal import Traversal
 
 GB = 1e9
 
@@ -44,12 +46,15 @@ class Stages:
 
     profiles_on : the profile of each stage if all of them are on this type of GPU.
     memory : of each stage; None if the job does not say what it trains, or if it depends on the type of GPU.
+    chunked : the memory of each stage and chunk on another path of the model through the stages, where
+        `memory` is that of the straight one; None where that is not known.
     recompute_on : what each stage repeats on this type of GPU, where each has its own recomputation.
     variants : then the stages with one recomputation for all, the fastest first; choice : see `by_recompute`.
     """
 
     profiles_on: Callable[[Gpu], tuple[StageProfile, ...]]
     memory: tuple[StageMemory, ...] | None = None
+    chunked: Callable[[Traversal], ByChunk] | None = None
     recompute_on: Callable[[Gpu], tuple[Recompute, ...]] | None = None
     variants: Mapping[Recompute, "Stages"] = field(default_factory=dict, compare=False)
     choice: tuple[Recompute, ...] | int = ()
@@ -65,8 +70,20 @@ class Stages:
             return by_recompute(
                 {mode: one.sharded_over(replicas, ep) for mode, one in self.variants.items()}, self.choice
             )
-        memory = self.memory and tuple(one.sharded_over(replicas, ep) for one in self.memory)
-        return Stages(profiles_on=self.on, memory=memory)
+
+        def sharded(memory: Iterable[StageMemory]) -> tuple[StageMemory, ...]:
+            return tuple(one.sharded_over(replicas, ep) for one in memory)
+
+        def by_chunk(traversal: Traversal) -> ByChunk:
+            assert self.chunked is not None
+            whole, chunks = self.chunked(traversal)
+            return sharded(whole), chunks
+
+        return Stages(
+            profiles_on=self.on,
+            memory=self.memory and sharded(self.memory),
+            chunked=self.chunked and by_chunk,
+        )
 
     def memory_on(self, gpu: Gpu) -> tuple[StageMemory, ...] | None:
         """The memory of each stage if all of them are on this type of GPU."""
@@ -75,6 +92,15 @@ class Stages:
     def memory_of(self, gpus: Sequence[Gpu]) -> tuple[StageMemory, ...] | None:
         """The memory of each stage, stage i on `gpus[i]`."""
         return self._memory_with(self.recompute_of(gpus))
+
+    def memory_by_chunk(self, gpus: Sequence[Gpu], traversal: Traversal) -> ByChunk | None:
+        """The memory of each stage and of its chunks, stage i on `gpus[i]`; None where it is not known."""
+        modes = self.recompute_of(gpus)
+        if modes is None:
+            return self.chunked and self.chunked(traversal)
+        each = {mode: one.chunked(traversal) for mode, one in self.variants.items() if one.chunked}
+        whole = tuple(each[mode][0][stage] for stage, mode in enumerate(modes))
+        return whole, [each[mode][1][stage] for stage, mode in enumerate(modes)]
 
     def _memory_with(self, modes: tuple[Recompute, ...] | None) -> tuple[StageMemory, ...] | None:
         if modes is None:
@@ -186,12 +212,12 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
         sequence_parallel=given.sequence_parallel and layout.tp > 1,
         fused_attention=given.fused_attention,
     )
-    memory = _memory_of(given, layout, model, how, blocks)
+    memory, chunked = _memory_of(given, layout, model, how, blocks)
     if given.mfu is not None:
         profiles_on = _at_mfu(given, layout, model, how, given.mfu, blocks)
     else:
         profiles_on = _by_roofline(given, layout, model, how, blocks)
-    return Stages(profiles_on=profiles_on, memory=memory)
+    return Stages(profiles_on=profiles_on, memory=memory, chunked=chunked)
 
 
 def _refuse_degrees(given: JobInput, layout: Layout, model: Transformer) -> None:
@@ -210,8 +236,8 @@ def _refuse_degrees(given: JobInput, layout: Layout, model: Transformer) -> None
 
 def _memory_of(
     given: JobInput, layout: Layout, model: Transformer, how: How, blocks: Sequence[int]
-) -> tuple[StageMemory, ...]:
-    """Memory of each stage; equal stages are computed once."""
+) -> tuple[tuple[StageMemory, ...], Callable[[Traversal], ByChunk]]:
+    """Memory of each stage, straight and on any path; equal stages are computed once."""
 
     @cache
     def one(blocks: int, moe_blocks: int, is_first: bool, is_last: bool) -> StageMemory:
@@ -229,11 +255,18 @@ def _memory_of(
             serving_bytes=given.serving_bytes,
         )
 
+    def of_layers(numbers: Collection[int]) -> StageMemory:
+        head = model.layers + 1
+        inner = [number for number in numbers if 0 < number < head]
+        moe_blocks = sum(model.moe_blocks(number - 1, number) for number in inner)
+        return one(len(inner), moe_blocks, 0 in numbers, head in numbers)
+
     ends, last = list(accumulate(blocks)), len(blocks) - 1
-    return tuple(
+    straight = tuple(
         one(n, model.moe_blocks(ends[stage] - n, ends[stage]), stage == 0, stage == last)
         for stage, n in enumerate(blocks)
     )
+    return straight, lambda traversal: memory_by_chunk(model.layers, traversal, blocks, of_layers)
 
 
 def _as_given(given: JobInput, stages: int) -> Stages:

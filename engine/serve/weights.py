@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from engine.errors import InputError
-from engine.job.layers import layers_of_stages
 from engine.job.prefill.config import LlamaConfig
 from engine.nn.names import LLAMA_BLOCK, LLAMA_ENDS
 from engine.nn.saved_weights import Shapes, read_tensors
+from engine.schedule.layers import layers_of_stages
 from engine.schedule.traversal import straight
 
 EMBEDDING = f"{LLAMA_ENDS['token']}.weight"

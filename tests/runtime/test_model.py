@@ -11,11 +11,11 @@ from torch import Tensor
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.all_reduce import stage_parameters
-from engine.job.layers import layers_of_stages
 from engine.job.learning_rate import LearningRateSchedule
 from engine.job.model_document import TrainModel
 from engine.nn.layers import LlamaBlock
 from engine.nn.model import Stage, build_layer
+from engine.schedule.layers import layers_of_stages
 from engine.schedule.traversal import Traversal, straight
 from tests.runtime.jobs import job
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from engine.errors import Infeasible
 from engine.plan.cell import cell_scenario, gpus_of_stages
 from engine.plan.dc_selection import shared_by
+from engine.plan.fitting import fits, fitting
 from engine.plan.held import memory_per_stage
 from engine.plan.job import Job
 from engine.plan.request import KINDS
@@ -43,7 +44,7 @@ class TimedCell:
 
     job : with the layers of each stage.
     ends_together : the first and the last part of the model are on one GPU.
-    schedule : its orders as text, if the policy built them for slower links.
+    schedule : its orders as text, if the policy built them for slower links or with lower limits.
     contention : the rule by which its pipelines share links; None: they share none, or `schedule` says.
     """
 
@@ -163,13 +164,14 @@ class Cells:
         scenario = self._scenario(policy, cell.job, partitions)
         if isinstance(scenario, Infeasible):
             return cell
+        gpus = gpus_of_stages(self.problem.cluster, partitions)
         best: Schedule | None = None
         best_ms = cell.makespan_ms
         for schedule in slower_orders(scenario):
             self.spent.seconds += self._order_s()
             if schedule is not None:
                 makespan_ms = time_schedule(scenario, schedule).makespan
-                if makespan_ms < best_ms:
+                if makespan_ms < best_ms and fits(cell.job.stages, gpus, schedule):
                     best, best_ms = schedule, makespan_ms
             if best_ms <= least_ms or self.spent.seconds + self._order_s() > until_s:
                 break
@@ -185,11 +187,14 @@ class Cells:
         scenario = self._scenario(policy, job, partitions)
         if isinstance(scenario, Infeasible):
             return scenario
-        built = build(scenario)
-        if isinstance(built, Infeasible):
-            return built
-        contention = shared_by(built.schedule, built.chosen)
-        return self._timed(scenario, built.schedule, job, partitions, contention)
+        gpus = gpus_of_stages(self.problem.cluster, partitions)
+        done = fitting(scenario, job.stages, gpus, build, lambda built: built.schedule)
+        if isinstance(done, Infeasible):
+            return done
+        built, is_lowered = done
+        contention = None if is_lowered else shared_by(built.schedule, built.chosen)
+        cell = self._timed(scenario, built.schedule, job, partitions, contention)
+        return replace(cell, schedule=str(built.schedule)) if is_lowered else cell
 
     def _scenario(self, policy: str, job: Job, partitions: Sequence[Partition]) -> Scenario | Infeasible:
         request = self.problem.request

@@ -4,6 +4,7 @@ Options of the same shape share one timing. An option keeps its schedule if `aut
 answer never gets worse; which option is best may change.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from engine.errors import Infeasible
 from engine.plan import choose, cost
 from engine.plan.cell import cell_scenario, gpus_of_stages, placed_job
 from engine.plan.dc_selection import Figures, timed_option
+from engine.plan.fitting import fits
 from engine.plan.held import memory_per_stage
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
@@ -140,10 +142,16 @@ def _shapes(request: PlanRequest, result: PlanResult) -> list[list[int]]:
 
 
 def _timed(request: PlanRequest, option: Option, search: Search) -> SimulationResult:
+    """One cell of `option` with `auto`: in chunks only if memory holds them."""
     cluster, job = placed_job(request, option)
     scenario = cell_scenario(request, cluster, job, option.partitions, policy="auto")
     assert not isinstance(scenario, Infeasible)  # the option has a time
-    return simulate(scenario, search)
+    timed = simulate(scenario, search)
+    gpus = gpus_of_stages(cluster, option.partitions)
+    if timed.timeline is None or fits(job.stages, gpus, timed.timeline.schedule):
+        return timed
+    whole = simulate(scenario.model_copy(update={"chunks": 1}), replace(search, began=time.monotonic()))
+    return replace(whole, lower_bound=min(timed.lower_bound, whole.lower_bound))
 
 
 def _with(
