@@ -59,6 +59,7 @@ def _watching(paths: dict[str, str]) -> list[Shot]:
         on("command", lambda v: v.page.click("summary.button")),
         on("events", lambda v: v.page.click("#tab-events"), path=paths["run-failed"]),
         on("events-adapted", lambda v: v.page.click("#tab-events"), path=paths["run-adapted"]),
+        on("moved", lambda v: v.page.click("#tab-events"), path=paths["run-moved"]),
         on("gpus", lambda v: v.page.click("#tab-ranks"), path=paths["run-failed"]),
         on("gpus-starting", lambda v: v.page.click("#tab-ranks"), path=paths["run-starting"]),
         on("job", lambda v: v.page.click("#tab-job")),

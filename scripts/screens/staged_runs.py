@@ -12,7 +12,7 @@ from engine.job.changed import changed
 from engine.job.events.event import from_dict
 from engine.job.shape import shape_of
 from tests.site import many
-from tests.site.telemetry import ADAPTED
+from tests.site.telemetry import ADAPTED, layout_changed
 from tests.site.world import VALUES, World, make_dc, make_node
 from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.jobs.models import Job, MarkLevel, RankState, RankStatus, Run, Status
@@ -25,6 +25,7 @@ from webapp.jobs.services import (
     lock,
     record_adapted,
     record_boundary,
+    record_layout_changed,
     record_result,
     set_status,
     stop_at_boundary,
@@ -123,6 +124,8 @@ def going(world: World) -> None:
     running(world, "running")
     adapted = running(world, "adapted")
     record_adapted(adapted, from_dict({**ADAPTED, "t": time.time() - 20}))
+    moved = running(world, "moved")
+    record_layout_changed(moved, from_dict(layout_changed(moved, t=time.time() - 20)))
     draining = running(world, "draining")
     stop_at_boundary(operator, draining, why="mid-1 is draining", again=True)
     record_boundary(draining, 124)

@@ -1,5 +1,7 @@
 """Runs that move to another layout because it is faster: the search for it, and a whole run."""
 
+import selectors
+import socket
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -8,16 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.control.recovery_lead import Lead
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.adapt.layouts import Conditions, better_layout, conditions_of
 from engine.job.adapt.measured import LATENCY, LINK, of_rows, planned
 from engine.job.adapt.replan import as_taken
 from engine.job.changed import changed
+from engine.job.events.incidents import Deviation, LayoutChanged, TimedWork
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
+from engine.job.recovery.attempt import Attempt, EndedRank
+from engine.job.recovery.history import History
+from engine.job.recovery.layout import change
+from engine.job.recovery.plan import Saved
 from engine.simulate import time_schedule
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
@@ -215,3 +223,129 @@ def test_machines_follow_to_the_new_layout_and_one_that_is_not_needed_leaves(tmp
     losses, norms, _ = reference(of)
     assert result["losses"] == pytest.approx(losses, rel=1e-12)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-12)
+
+
+class PlayedRanks:
+    """The ranks of one machine that leads, for its part in recovery (recovery_host.Ranks)."""
+
+    def __init__(self, steps: tuple[int, ...]) -> None:
+        self.steps, self.ranks = steps, range(6)
+        self.attempts: list[Attempt] = []
+        self.killed = 0
+
+    def begin(self, attempt: Attempt, store: socket.socket | None) -> None:
+        self.attempts.append(attempt)
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def gone(self) -> bool:
+        return True
+
+    def peer_lost(self) -> list[EndedRank]:
+        return []
+
+    def held(self) -> dict[int, tuple[int, ...]]:
+        return dict.fromkeys(self.ranks, self.steps)
+
+    def give_up(self, why: str) -> None:
+        raise AssertionError(why)
+
+    def leave(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+class Leading:
+    """A leading host whose ranks are played: all run in attempt 1, and `move` is what they propose."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        of = moving()
+        spec = single_machine(of, run="test", log_dir=str(tmp_path))
+        slow = Conditions(of_gpu={}, transfer={frozenset((0, 1)): 6.0}, latency_ms={})
+        found = better_layout(spec, slow, than_s=10.0)
+        assert found is not None
+        self.layout = found.layout
+        self.move = LayoutChanged(
+            rank=0,
+            iteration=10,
+            deviations=(Deviation(what=TimedWork.LINK, at=(0, 1), planned_ms=10.0, measured_ms=60.0),),
+            before_s=1.0,
+            after_s=found.iteration_s,
+            gain_s=10.0,
+            cost_s=1.0,
+            times=found.layout.times,
+            t=1e9,
+            **change(spec, found.layout.applied(spec), "another layout is faster"),
+        )
+        self.events: list[Any] = []
+        self.ranks, self.history = PlayedRanks((11, 12)), History()
+        assert of.failures.recovery is not None
+        self.lead = Lead(
+            spec,
+            of.failures.recovery,
+            self.ranks,
+            selectors.DefaultSelector(),
+            history=self.history,
+            emit=self.events.append,
+            listener=None,
+        )
+        self.lead.tick()
+        self.lead.runs()
+        self.lead.propose(self.move)
+
+    def saved(self, step: int) -> None:
+        self.history.saved = Saved(step=step, where=f"/saved/step-{step}")
+        for _ in range(3):
+            self.lead.tick()
+
+    def dies(self) -> None:
+        self.lead.trouble([EndedRank(rank=4, why="killed", cause=True)])
+        for _ in range(3):
+            self.lead.tick()
+
+
+def test_a_host_moves_once_the_checkpoint_of_the_proposal_is_there(tmp_path: Path) -> None:
+    host = Leading(tmp_path)
+    host.saved(9)
+    assert (host.ranks.killed, len(host.ranks.attempts)) == (0, 1)
+    host.saved(10)
+    host.saved(10)
+    assert (host.ranks.killed, len(host.ranks.attempts)) == (1, 2), "once"
+    attempt = host.ranks.attempts[1]
+    assert (attempt.source, attempt.step, attempt.where) == ("checkpoint", 10, "/saved/step-10")
+    assert attempt.layout is not None
+    assert (attempt.layout.ranks, attempt.layout.times) == (host.layout.ranks, host.layout.times)
+    assert attempt.layout.job.to_document() == host.layout.job.to_document()
+    assert host.events == []
+    host.lead.runs()
+    (event,) = host.events
+    assert (event.iteration, event.attempt, event.source, event.layout) == (
+        10,
+        2,
+        "checkpoint",
+        host.move.layout,
+    )
+    assert [one["attempt"] for one in host.lead.layout_changes] == [2]
+    assert "job" not in host.lead.layout_changes[0]["layout"]
+    assert host.lead.recoveries == []
+
+
+def test_a_failure_before_a_move_cancels_it(tmp_path: Path) -> None:
+    host = Leading(tmp_path)
+    host.dies()
+    host.saved(10)
+    assert [attempt.layout for attempt in host.ranks.attempts] == [None, None]
+    host.lead.runs()
+    assert [event.kind for event in host.events] == ["recovery"]
+
+
+def test_a_failure_after_a_move_keeps_the_layout_and_tells_of_it(tmp_path: Path) -> None:
+    host = Leading(tmp_path)
+    host.saved(10)
+    host.ranks.steps = ()
+    host.dies()
+    host.lead.runs()
+    layouts = [attempt.layout and attempt.layout.ranks for attempt in host.ranks.attempts]
+    assert layouts == [None, host.layout.ranks, host.layout.ranks]
+    (event,) = host.events
+    assert (event.kind, event.layout, event.left) == ("recovery", host.move.layout, host.move.left)
