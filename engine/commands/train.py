@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,7 +51,8 @@ from engine.schedule.registry import name_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
 from engine.train.corpus import corpus_of
-from engine.train.metrics import Metrics, Sink
+from engine.train.metrics import Metrics
+from engine.train.trackers import check_trackers
 
 LONGEST_TRACE = 200_000  # spans: the last of a long run
 GRACE_S = 3.0
@@ -62,9 +63,9 @@ GRACE_S = 3.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a Chrome/Perfetto trace of the run.")
 @click.option("--metrics", type=click.Path(path_type=Path), help="Write a row per step as CSV.")
-@click.option(
-    "--tensorboard", type=click.Path(path_type=Path), help="Write TensorBoard events into this folder."
-)
+@click.option("--tensorboard", metavar="DIR", help="Write TensorBoard events into this folder.")
+@click.option("--mlflow", metavar="DIR", help="Write an MLflow store (mlflow.db) into this folder.")
+@click.option("--wandb", metavar="DIR", help="Write an offline run of Weights & Biases into this folder.")
 @click.option("--spans", type=click.Path(path_type=Path), help="Write every span as a line of JSON.")
 @click.option(
     "--out",
@@ -76,7 +77,9 @@ def command(
     as_json: bool,
     trace: Path | None,
     metrics: Path | None,
-    tensorboard: Path | None,
+    tensorboard: str | None,
+    mlflow: str | None,
+    wandb: str | None,
     spans: Path | None,
     out: Path | None,
 ) -> int:
@@ -84,16 +87,21 @@ def command(
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, and the sections cell {stages,
     pipelines, microbatches}, model {layers, hidden, heads, seq}, data, device {kind: cpu, emulated or cuda},
-    optimizer {steps, lr}, persistence, failures, strategy {kind: pipeline or swap, policy} and prefill; see
-    docs/training.md. A flat document of an earlier version is read too. Progress goes to stderr. Exit
-    status 1 if the run failed.
+    optimizer {steps, lr}, persistence, failures, tracking, strategy {kind: pipeline or swap, policy} and
+    prefill; see docs/training.md. A flat document of an earlier version is read too. Progress goes to stderr.
+    Exit status 1 if the run failed.
     """
     document = with_model(load_document(file), "model", "config")
     job = parse(TrainJob, document)
     read = converted(document)
+    trackers = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
+    options = {name: folder for name, folder in trackers.items() if folder is not None}
     try:
-        job = _prepared(_with_absolute_paths(job))
+        job = _prepared(_with_absolute_paths(job.with_fields("tracking", **options)))
     except InputError as error:
+        section, _, name = error.field.partition(".")
+        if section == "tracking" and name in options:
+            raise InputError(f"--{name}", options[name], error.allowed) from None
         raise read.named(error) from None
     if out is not None:
         folder(out)
@@ -101,7 +109,7 @@ def command(
         spans = spans or out / "spans.jsonl"
     logs = out / "logs" if out is not None else None
     notice = NOTICE if read.is_flat else ""
-    watch, unwritten = _trained(job, spans, metrics, trace, tensorboard, logs, notice)
+    watch, unwritten = _trained(job, spans, metrics, trace, logs, notice)
     if watch.failure or watch.result is None:
         click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
         return 1
@@ -117,6 +125,7 @@ def command(
 def _prepared(job: TrainJob) -> TrainJob:
     """The job with its schedule, once this machine, its text and its checkpoints have been looked at."""
     check_machine(single_machine(job, run="", log_dir=""))
+    check_trackers(job.tracking)
     corpus = corpus_of(job)
     if job.swap_strategy:
         _warn_of_stalls(planned(job))
@@ -140,10 +149,9 @@ def _trained(
     spans: Path | None,
     metrics: Path | None,
     trace: Path | None,
-    tensorboard: Path | None,
     logs: Path | None,
     notice: str,
-) -> tuple["_Watch", OSError | None]:
+) -> tuple["_Watch", OSError | str | None]:
     """What the run said, and why a file of it is not whole: a full disk must not cost the result of hours."""
     watch: _Watch | None = None
     try:
@@ -152,12 +160,8 @@ def _trained(
             metrics_file = stack.enter_context(_writable(metrics, "--metrics")) if metrics else None
             trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
             log_dir = str(logs) if logs else stack.enter_context(_scratch_folder())
-            sinks: list[Sink] = [Metrics(metrics_file)] if metrics_file else []
-            if tensorboard:
-                sinks.append(_events_in(tensorboard))
-            for sink in sinks:
-                stack.enter_context(contextlib.closing(sink))
-            watch = _Watch(job, span_file, sinks, keep_spans=trace_file is not None)
+            rows = stack.enter_context(contextlib.closing(Metrics(metrics_file))) if metrics_file else None
+            watch = _Watch(job, span_file, rows, keep_spans=trace_file is not None)
             if notice:
                 click.echo(f"meridian: {notice}", err=True)
             _run(job, watch, log_dir)
@@ -167,7 +171,7 @@ def _trained(
         if watch is None or watch.result is None:
             raise
         return watch, error
-    return watch, None
+    return watch, (watch.result or {}).get("tracking", {}).get("failure")
 
 
 def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
@@ -212,13 +216,13 @@ class _Watch:
     """What a run says, as it says it."""
 
     def __init__(
-        self, job: TrainJob, span_file: IO[str] | None, sinks: Sequence[Sink], *, keep_spans: bool
+        self, job: TrainJob, span_file: IO[str] | None, metrics: Metrics | None, *, keep_spans: bool
     ) -> None:
         self.result: dict[str, Any] | None = None
         self.failure: str | None = None
         self.spans: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
         self._job, self._span_file, self._stores_spans = job, span_file, keep_spans
-        self._sinks = sinks
+        self._metrics = metrics
         self._ready = 0
         self._last_step: float | None = None
 
@@ -264,8 +268,8 @@ class _Watch:
         click.echo(f"after {event.step} steps: {'; '.join(who)}; workers are {now}", err=True)
 
     def _on_step(self, event: Step) -> None:
-        for sink in self._sinks:
-            sink.step(event)
+        if self._metrics:
+            self._metrics.step(event)
         took = "" if self._last_step is None else f"  {1e3 * (event.t - self._last_step):8.1f} ms"
         self._last_step = event.t
         steps = self._job.optimizer.steps
@@ -278,8 +282,8 @@ class _Watch:
             click.echo(smaller_layout(event.layout), err=True)
 
     def _on_validation(self, event: Validation) -> None:
-        for sink in self._sinks:
-            sink.validation(event)
+        if self._metrics:
+            self._metrics.validation(event)
         click.echo(f"validation after step {event.step}: loss {_loss(event.loss)}", err=True)
 
     def _on_checkpoint(self, event: Checkpoint) -> None:
@@ -312,15 +316,6 @@ def _writable(path: Path, option: str) -> IO[str]:
         return path.open("w", encoding="utf-8")
     except OSError as error:
         raise InputError(option, str(path), f"cannot be written ({error.strerror})") from None
-
-
-def _events_in(folder: Path) -> Sink:
-    from engine.train.tensorboard import TensorBoard  # its library: for runs that want it
-
-    try:
-        return TensorBoard(folder)
-    except OSError as error:
-        raise InputError("--tensorboard", str(folder), f"cannot be written ({error.strerror})") from None
 
 
 def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:

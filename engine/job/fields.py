@@ -24,6 +24,7 @@ from engine.job.sections.paths import path_of
 from engine.job.sections.persistence import PersistenceSection
 from engine.job.sections.strategy import PIPELINE, SWAP, PipelineStrategy, Strategy, SwapStrategy
 from engine.job.sections.tls import TlsSettings
+from engine.job.sections.tracking import TrackingSection
 from engine.schedule.layers import layers_of_stages
 from engine.schedule.scenario import MOST_SPANS, Link, Scenario, Times
 from engine.schedule.traversal import straight
@@ -67,6 +68,7 @@ class JobFields(Document):
     optimizer: OptimizerSection
     persistence: PersistenceSection = PersistenceSection()
     failures: FailuresSection = FailuresSection()
+    tracking: TrackingSection = TrackingSection()
     strategy: Strategy
     prefill: PrefillSettings | None = None
     tls: TlsSettings | None = None

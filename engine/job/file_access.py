@@ -48,6 +48,8 @@ def with_files(job: TrainJob, change: Callable[[str, str], str]) -> TrainJob:
         folder = change("persistence.checkpoint.dir", persistence.checkpoint.dir)
         saves = persistence.checkpoint.model_copy(update={"dir": folder})
         job = job.with_fields("persistence", checkpoint=saves)
+    folders = {name: change(f"tracking.{name}", folder) for name, folder in job.tracking.folders.items()}
+    job = job.with_fields("tracking", **folders)
     if job.tls is not None:
         job = job.with_fields("tls", **{name: change(f"tls.{name}", path) for name, path in job.tls})
     if job.prefill is not None:

@@ -26,6 +26,7 @@ _SECTIONS = (
     "optimizer",
     "persistence",
     "failures",
+    "tracking",
     "strategy",
     "prefill",
     "tls",

@@ -26,6 +26,7 @@ from engine.run.parts import Commands, begin
 from engine.run.rank_processes import Children, RankProcesses
 from engine.serve.served import examine, warm
 from engine.train.corpus import Corpus
+from engine.train.trackers import check_trackers
 from engine.transport.tls import TlsContexts, TlsFiles
 
 
@@ -117,6 +118,8 @@ def _host(spec: LaunchSpec, began: float) -> None:
     """Host the ranks of a spec. Raises InputError, where nothing has been started."""
     job, local = spec.job, [me for me in spec.ranks if me.rank in spec.local]
     check_machine(spec)
+    if spec.first_rank in spec.local:
+        check_trackers(job.tracking)
     TlsContexts.of(TlsFiles.of(job))  # before anything starts
     plan = planned(job) if job.swap_strategy else None
     schedule = schedule_of(job) if plan is None else None

@@ -58,6 +58,9 @@ class HostPart:
         """Whether this part sees to a rank's event. One that no part takes is sent on as it is."""
         return False
 
+    def on_told(self, event: BaseEvent) -> None:
+        """An event of training is told to the host's owner, once."""
+
     def takes_failure(self, rank: LocalRank) -> bool:
         """Whether this part sees to the end of a rank that did not end well."""
         return False

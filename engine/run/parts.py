@@ -12,6 +12,7 @@ from engine.run.recovery import Recovering
 from engine.run.run_result import RunResult
 from engine.run.silence import SilenceWatch
 from engine.run.swapping import SwapWorkers, TrackedWorkers, replica_here
+from engine.run.tracking import Tracking
 from engine.run.verdict import Verdict
 
 Commands = dict[str, Callable[[str], None]]  # by name: takes the rest of the line
@@ -37,17 +38,25 @@ def begin(
     if job.prefill is not None and first.schedule is not None:
         coordinators = PrefillCoordinators(selector=selector, emit=emit, life=ranks.life, children=children)
         watching.append(coordinators)
+    tracks = bool(job.tracking.folders) and first.spec.first_rank in first.spec.local
     if job.failures.recovery is not None:
         result = RunResult(ranks)
         recovering = Recovering(first, ranks, selector, verdict=verdict, result=result)
         commands["cut"] = recovering.cut
+        if tracks:
+            watching.append(Tracking(first.spec, ranks, children, result.added))
         ranks.parts = [result, recovering, *watching]
     elif first.plan is not None and (me := replica_here(first)) is not None:
         workers = TrackedWorkers(ranks, first, me, selector)
+        if tracks:
+            watching.append(Tracking(first.spec, ranks, children, workers.added))
         ranks.parts = [workers, *watching]
         ranks.start(workers.first)
     else:
-        ranks.parts = [SwapWorkers(ranks) if first.plan else RunResult(ranks), *watching]
+        reports = SwapWorkers(ranks) if first.plan else RunResult(ranks)
+        if tracks and isinstance(reports, RunResult):
+            watching.append(Tracking(first.spec, ranks, children, reports.added))
+        ranks.parts = [reports, *watching]
         ranks.start(first)
         if first.store is not None:
             first.store.close()

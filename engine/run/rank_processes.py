@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from engine.job.events.base import BaseEvent
 from engine.job.events.event import from_json
 from engine.job.events.training import Log, Rank, RankState
 from engine.job.launch import LaunchSpec, RankAssignment
@@ -122,6 +123,11 @@ class RankProcesses:
             rank.log.close()
         self.by_pid.clear()
 
+    def tell(self, event: BaseEvent) -> None:
+        """Tell the host's owner, and all parts, an event of training that a part has taken or made."""
+        self._hand_round(event)
+        emit(event)
+
     def emit_state(self, rank: LocalRank, state: RankState, detail: str = "") -> None:
         """Say the state of a rank."""
         rank_event = Rank(
@@ -207,7 +213,12 @@ class RankProcesses:
         with contextlib.suppress(ValueError):  # a rank that is killed may leave half a line
             event = from_json(line)
             if not any(part.takes_event(event) for part in self.parts):
+                self._hand_round(event)
                 emit_line(line)
+
+    def _hand_round(self, event: BaseEvent) -> None:
+        for part in self.parts:
+            part.on_told(event)
 
     def _log(self, rank: LocalRank, line: bytes) -> None:
         with contextlib.suppress(OSError):  # a disk that is full costs the line, not the run

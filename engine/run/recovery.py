@@ -117,7 +117,7 @@ class Recovering(HostPart):
             return True
         if isinstance(event, Spans):
             event = event.model_copy(update={"attempt": self._attempt.number})
-        emit(event)
+        self._ranks.tell(event)
         match event:
             case Rank(state=RankState.RUNNING, rank=self._spec.first_rank):
                 self._recovery.runs()
@@ -186,7 +186,7 @@ class Recovering(HostPart):
     def held(self) -> dict[int, tuple[int, ...]]:
         """By local rank: the steps after which its state is in memory; asked when no rank lives here."""
         for iteration, (loss, norm, bits), t in self._history.unheard():
-            emit(step_event(self._spec.job, iteration, loss, norm, t, bits_per_byte=bits))
+            self._ranks.tell(step_event(self._spec.job, iteration, loss, norm, t, bits_per_byte=bits))
         self._ranks.forget()
         return {rank: held(fd) for rank, fd in self._memory.items()}
 

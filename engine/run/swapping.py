@@ -3,6 +3,7 @@
 import dataclasses
 import selectors
 import socket
+from typing import Any
 
 from engine.control.listening import listen
 from engine.job.events.training import RankState, Result
@@ -45,6 +46,10 @@ class TrackedWorkers(SwapWorkers):
     first : all ranks of this machine, and on the first rank's the socket at which the tracker listens.
     me : the rank for which this machine keeps the tracker.
 
+    Attributes
+    ----------
+    added : further fields of the result.
+
     Raises
     ------
     InputError
@@ -55,6 +60,7 @@ class TrackedWorkers(SwapWorkers):
         self, ranks: RankProcesses, first: GroupStart, me: int, selector: selectors.BaseSelector
     ) -> None:
         super().__init__(ranks)
+        self.added: dict[str, Any] = {}
         self._group = dataclasses.replace(first, store=None)
         corpus, batch = next(iter(ranks.corpora.values())), first.spec.job.cell.global_batch
         self._leads_first = first.store is not None
@@ -63,7 +69,7 @@ class TrackedWorkers(SwapWorkers):
             me,
             first.store or self._listening(me),
             selector,
-            emit=emit,
+            emit=ranks.tell,
             start=self._start_late,
             stop_flag=ranks.stop_flag,
             tokens_per_byte=lambda step: corpus.tokens_per_byte(step, batch),
@@ -103,7 +109,7 @@ class TrackedWorkers(SwapWorkers):
         replica.close()
         if leads and replica.journal.over is not None and replica.journal.measured:
             assert group.plan is not None
-            emit(Result(**result_of(group.spec.job, group.plan, replica.journal)))
+            emit(Result(**{**result_of(group.spec.job, group.plan, replica.journal), **self.added}))
 
     def _survives(self, lost: LocalRank) -> bool:
         tracker = self._replica.tracker

@@ -1,28 +1,12 @@
-"""The figures of a run as CSV: a row per step, with the validation loss where one was taken after it.
-
-`engine.train.tensorboard` writes the same for TensorBoard.
-"""
+"""The figures of a run as CSV: a row per step, with the validation loss where one was taken after it."""
 
 import csv
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from engine.job.events.training import Step, Validation
 
 FIELDS_OF_STEP = ("t", "loss", "grad_norm", "learning_rate", "tokens", "bits_per_byte")
 FIELDS = ("step", *FIELDS_OF_STEP, "validation_loss", "validation_bits_per_byte")
-
-
-class Sink(Protocol):
-    """Takes the events of a run that hold figures."""
-
-    def step(self, event: Step) -> None:
-        """Take a `step` event."""
-
-    def validation(self, event: Validation) -> None:
-        """Take a `validation` event."""
-
-    def close(self) -> None:
-        """Write what is held."""
 
 
 class Metrics:

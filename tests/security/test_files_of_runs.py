@@ -65,7 +65,9 @@ WORDS = {
 def full_job() -> TrainJob:
     """A job whose document names every file that one can name."""
     job = parse(TrainJob, {**JOB, "data": {"a": "D"}, "checkpoint": {"dir": "C", "every": 1}, "resume": "R"})
-    job = job.with_fields("model", tokenizer="T")
+    job = job.with_fields("model", tokenizer="T").with_fields(
+        "tracking", tensorboard="B", mlflow="M", wandb="N"
+    )
     tls = {"certificate": "X", "key": "Y", "authority": "Z"}
     parsed = parse(TrainJob, {**JOB, "tls": tls})
     return job.model_copy(update={"tls": parsed.tls, "prefill": prefill_of()})

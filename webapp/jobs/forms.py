@@ -16,6 +16,7 @@ from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.model_document import ConfigModel, TrainModel
 from engine.job.sections.paths import PATHS
+from engine.job.sections.tracking import TrackingSection
 from engine.schedule.scenario import BEST, POLICIES
 from webapp.accounts.models import Team
 from webapp.common.document_fields import document_field
@@ -48,7 +49,7 @@ SCHEDULE_IS_OF = (
     "model",
     "device.times_ms",
 )
-SECTIONS = frozenset(path.partition(".")[0] for path in PATHS.values())
+SECTIONS = frozenset(path.partition(".")[0] for path in PATHS.values()) | {"tracking"}
 # Of the document's section `prefill`, by their path in it.
 PREFILL = (
     "checkpoint",
@@ -64,6 +65,7 @@ PREFILL = (
 )
 # Of the document's section `recovery`, other than how often: their fields.
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
+TRACKERS = tuple(TrackingSection.model_fields)
 MOST_OFFERED = 50  # checkpoints of a run that a form lists
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
@@ -77,6 +79,12 @@ NEEDS_MEMORY = (
 
 
 ADAPT = ("adapt_percent", "adapt_policy", "adapt_layout")
+
+
+def _tracker(label: str) -> forms.CharField:
+    """The field of a tracker's folder."""
+    told = "A folder on the machine of the first rank, open to runs. Leave empty to write none."
+    return forms.CharField(label=label, max_length=500, required=False, help_text=told)
 
 
 def _prefill_field(path: str) -> str:
@@ -216,6 +224,9 @@ class JobForm(Sectioned, DataFields):
         help_text="With a re-plan threshold: continue with other stages, pipelines or data centres, from a "
         "checkpoint, where that gains more time than it costs. Needs restarts and checkpoints.",
     )
+    tracking_tensorboard = _tracker("TensorBoard folder")
+    tracking_mlflow = _tracker("MLflow folder")
+    tracking_wandb = _tracker("Weights & Biases folder")
     prefill_checkpoint = forms.CharField(
         label="Model",
         max_length=500,
@@ -292,6 +303,7 @@ class JobForm(Sectioned, DataFields):
         ),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
+        ("Trackers", "", [f"tracking_{name}" for name in TRACKERS]),
         (
             "Prefill",
             "Serve tenants' prompts in the bubbles of this run",
@@ -299,13 +311,14 @@ class JobForm(Sectioned, DataFields):
         ),
     ]
     FOLDED: ClassVar = {
-        title: title for title in ("Training", "Schedule", "Checkpoints", "Failures", "Prefill")
+        title: title for title in ("Training", "Schedule", "Checkpoints", "Failures", "Trackers", "Prefill")
     }
     FIELD_OF: ClassVar = {
         "recovery": "recoveries",
         "adapt": "adapt_percent",
         "layout": "adapt_layout",
         "prefill": "prefill_checkpoint",
+        **{name: f"tracking_{name}" for name in TRACKERS},
         "files": "data",
     }
     CHANGED: tuple[str, ...] = (
@@ -350,6 +363,7 @@ class JobForm(Sectioned, DataFields):
             value_at(document, "failures.adapt", {}).get("policy", "").replace("same", "")
         )
         values["adapt_layout"] = failures.adapt is not None and failures.adapt.layout
+        values |= {f"tracking_{name}": getattr(old.tracking, name) for name in TRACKERS}
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
@@ -419,6 +433,7 @@ class JobForm(Sectioned, DataFields):
         values["data.validation"] = self._validation(cleaned)
         values["failures.recovery"] = self._recovery(cleaned)
         values["failures.adapt"] = self._adapt(cleaned)
+        values |= {f"tracking.{name}": cleaned[f"tracking_{name}"] or None for name in TRACKERS}
         values["prefill"] = self._prefill(cleaned)
         document = changed(document, values)
         if any(_for_schedule(document, path) != _for_schedule(self.old, path) for path in SCHEDULE_IS_OF):
