@@ -140,6 +140,22 @@ def test_a_layout_keeps_the_batch_the_first_rank_and_what_a_gpu_holds() -> None:
     assert 5 not in {a.rank for a in ranks}
 
 
+def test_pipelines_become_more_where_a_data_centre_holds_the_model_alone() -> None:
+    """Four GPUs in the north, two in the south: over a bad link one stage on each of the four is faster."""
+    datacenters = [{"name": "north", "gpus": 4}, {"name": "south", "gpus": 2}]
+    links = [{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 0.4}]
+    changes = {"datacenters": datacenters, "links": links, "dc_of_stage": [0, 0, 1]}
+    of = moving(**changes, recovery={"layers_per_gpu": 3})
+    spec = single_machine(of, run="test", log_dir="")
+    bad = Conditions(of_gpu={}, transfer={frozenset((0, 1)): 30.0}, latency_ms={})
+    found = better_layout(spec, bad, than_s=30.0)
+    assert found is not None
+    cell = found.layout.job.cell
+    assert (cell.stages, cell.pipelines, cell.microbatches_of_step) == (1, 4, 2)
+    assert {a.dc_name for a in found.layout.ranks} == {"north"}
+    assert len(found.layout.ranks) == 4
+
+
 def test_where_all_is_as_planned_no_layout_is_better_than_the_present_one() -> None:
     of = moving()
     spec = single_machine(of, run="test", log_dir="")

@@ -223,6 +223,8 @@ def test_its_row_among_the_incidents_has_what_was_measured_before_and_since(run:
     [
         {"left": [99]},
         {"iteration": 1000},
+        {"times": [["F", 0, -20.0]]},
+        {"times": [["F"]]},
         {"deviations": [{"what": "F", "at": [77], "planned_ms": 1, "measured_ms": 2}]},
     ],
 )
