@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from engine.control import addresses
 from engine.errors import InputError
 from engine.job.file_access import LOCAL, STORES, FileAccess
+from engine.job.module_access import opened_modules
 
 # Names become a broker user, a key prefix and a queue, so no character that means something there.
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -82,6 +83,7 @@ def from_environment(environ: Mapping[str, str]) -> AgentConfig:
         One is missing or wrong; names the variable and what is allowed.
     """
     device = _one_of(environ, "MERIDIAN_NODE_DEVICE", DEVICES)
+    opened_modules(environ)  # the hosts of ranks read it; a wrong one is named here
     var = Path(environ.get("MERIDIAN_VAR") or "var").expanduser().absolute()
     return AgentConfig(
         node=_name(environ),

@@ -9,7 +9,7 @@ from engine.job.all_reduce import unlinked
 from engine.job.devices import CUDA, Devices
 from engine.job.fields import JobFields, as_list
 from engine.job.learning_rate import LearningRateSchedule
-from engine.job.model_document import CUT_FAMILIES, ConfigModel
+from engine.job.model_document import CUT_FAMILIES, ConfigModel, ModuleModel
 from engine.job.sections.limits import MOST_RANKS
 
 LONGEST_MS = 3.6e6
@@ -151,6 +151,8 @@ def _check_tp(job: JobFields) -> None:
         )
         raise InputError("cell.tp", job.cell.tp, allowed)
     model = job.model
+    if isinstance(model, ModuleModel):
+        raise InputError("cell.tp", job.cell.tp, "1 with model.module: its layers are not cut")
     if isinstance(model, ConfigModel):
         _check_tp_of(job, model)
     counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}

@@ -1,6 +1,7 @@
 """`model` of a training job: the shape of the trained model, validated without torch.
 
-Either a shape of our own two families, or the config.json of a dense decoder of transformers.
+A shape of our own two families, the config.json of a dense decoder of transformers, or a module of an
+installed package.
 """
 
 from collections.abc import Mapping
@@ -111,6 +112,20 @@ class TrainModel(Document):
         return self.shape.parameters
 
 
+class ModuleModel(TrainModel):
+    """A model whose layers an installed package gives (engine.nn.own_module).
+
+    module : `package:attribute`, a callable.  arguments : by name, that it is called with.
+    layers, hidden, seq, vocab : those of its model.
+    family, heads, kv_heads, ffn : of the block of ours that is nearest to its layers: memory and times are
+        counted by it before a run.
+    """
+
+    module: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=300)]
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    heads: Size = 1
+
+
 class ConfigModel(Document):
     """A dense decoder of transformers.
 
@@ -194,21 +209,26 @@ class ConfigModel(Document):
 
 
 def _branch(model: Any) -> str:
-    return (ConfigModel if isinstance(model, ConfigModel) or _has_config(model) else TrainModel).__name__
-
-
-def _has_config(model: Any) -> bool:
-    return isinstance(model, Mapping) and "config" in model
+    if isinstance(model, Document):
+        return type(model).__name__
+    if not isinstance(model, Mapping):
+        return TrainModel.__name__
+    if "module" in model:
+        return ModuleModel.__name__
+    return (ConfigModel if "config" in model else TrainModel).__name__
 
 
 AnyModel = Annotated[
-    Annotated[TrainModel, Tag("TrainModel")] | Annotated[ConfigModel, Tag("ConfigModel")],
+    Annotated[TrainModel, Tag("TrainModel")]
+    | Annotated[ConfigModel, Tag("ConfigModel")]
+    | Annotated[ModuleModel, Tag("ModuleModel")],
     Discriminator(_branch),
 ]
+_BRANCHES: dict[str, type[TrainModel | ConfigModel]] = {
+    branch.__name__: branch for branch in (TrainModel, ConfigModel, ModuleModel)
+}
 
 
 def read_model(document: Mapping[str, Any], *, at: str = "") -> TrainModel | ConfigModel:
     """The model of a job's document. Raises InputError."""
-    if _has_config(document):
-        return parse(ConfigModel, document, at=at)
-    return parse(TrainModel, document, at=at)
+    return parse(_BRANCHES[_branch(document)], document, at=at)

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from engine.errors import InputError
 from engine.job.fields import JobFields
-from engine.job.model_document import ConfigModel
+from engine.job.model_document import ConfigModel, ModuleModel
 from engine.job.sections.cell import CellSection
 from engine.job.sections.strategy import SwapStrategy
 
@@ -43,6 +43,9 @@ def check(job: JobFields, settings: SwapStrategy) -> None:
     if isinstance(job.model, ConfigModel):
         allowed = "not available with strategy swap, which trains the families gpt and llama of our own"
         raise InputError("model.config", job.model.config["model_type"], allowed)
+    if isinstance(job.model, ModuleModel):
+        allowed = "not available with strategy swap, which trains the families gpt and llama of our own"
+        raise InputError("model.module", job.model.module, allowed)
     _check_gpus(job)
     _check_changes(job, settings)
 

@@ -1,5 +1,5 @@
-"""The real model of a run, split into the chunks of pipeline stages: a GPT or Llama of our own, or any dense
-decoder of transformers.
+"""The real model of a run, split into the chunks of pipeline stages: a GPT or Llama of our own, any dense
+decoder of transformers, or the layers of an installed package.
 
 The weights of a layer depend on the seed and the layer's number only, so that every split of the same job
 starts from the same model. Layer 0 is the embedding, 1 … L the blocks, L + 1 the last norm and the head.
@@ -17,8 +17,8 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from engine.job.job import TrainJob
-from engine.job.model_document import ConfigModel, TrainModel
-from engine.nn import hugging_face
+from engine.job.model_document import ConfigModel, ModuleModel, TrainModel
+from engine.nn import hugging_face, own_module
 from engine.nn.cast import CastWeights
 from engine.nn.first_weights import read_layer
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
@@ -139,6 +139,8 @@ def build_layer(shape: TrainModel | ConfigModel, number: int, seed: int) -> nn.M
         if shape.init is not None:
             return read_layer(decoder, number, shape.init)
         return decoder.drawn(number, partial(_layer_seed, seed))
+    if isinstance(shape, ModuleModel):
+        return own_module.drawn(shape, number, partial(_layer_seed, seed))
     with torch.device("meta"):  # construct without the default initialisation, which is never used
         layer: nn.Module
         if number == 0:

@@ -12,7 +12,8 @@ from engine.errors import InputError
 from engine.job.devices import CUDA
 from engine.job.launch import LaunchSpec
 from engine.job.memory import machine_bytes, state_bytes
-from engine.job.model_document import ConfigModel
+from engine.job.model_document import ConfigModel, ModuleModel
+from engine.job.module_access import require_open
 
 PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
 
@@ -20,8 +21,9 @@ PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
 def check_machine(spec: LaunchSpec) -> None:
     """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one.
 
-    Or where their model is one of transformers, which is not installed; or where this machine's memory, which
-    they share without GPUs, is less than their weights, gradients and optimizer states.
+    Or where their model is one of transformers, which is not installed, or of a module that this machine does
+    not import; or where this machine's memory, which they share without GPUs, is less than their weights,
+    gradients and optimizer states.
     """
     model = spec.job.model
     if isinstance(model, ConfigModel) and find_spec("transformers") is None:
@@ -29,6 +31,8 @@ def check_machine(spec: LaunchSpec) -> None:
             "a model of transformers, which is not installed on this machine: pip install meridian[decode]"
         )
         raise InputError("model.config", model.config["model_type"], allowed)
+    if isinstance(model, ModuleModel):
+        require_open(model.module)
     if spec.job.device.kind != CUDA:
         _check_memory(spec)
         return

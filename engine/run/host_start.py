@@ -17,9 +17,10 @@ from engine.job.checkpoint.resuming import with_kept_rate
 from engine.job.devices import CUDA
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
-from engine.job.model_document import ConfigModel
+from engine.job.model_document import ConfigModel, ModuleModel
 from engine.job.predict import predict
 from engine.nn.hugging_face import decoder_of
+from engine.nn.own_module import check_parts
 from engine.run import rank as rank_module
 from engine.schedule import Schedule
 from engine.schedule.compiled import load_kernels
@@ -81,6 +82,8 @@ def prepare(job: TrainJob, schedule: Schedule | None) -> None:
     # transformers takes seconds to import, and may ask for CUDA: there each rank imports it by itself.
     if isinstance(job.model, ConfigModel) and job.device.kind != CUDA:
         decoder_of(job.model)
+    if isinstance(job.model, ModuleModel):
+        check_parts(job.model)
     if job.failures.recovery is not None:
         predict(job, schedule=schedule)  # compiles what a smaller layout is judged by
     if job.failures.adapt is not None or job.prefill is not None:

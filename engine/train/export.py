@@ -18,7 +18,7 @@ from safetensors import numpy as safetensors
 
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint, Manifest
-from engine.job.model_document import ConfigModel, TrainModel
+from engine.job.model_document import ConfigModel, ModuleModel, TrainModel
 from engine.nn.hugging_face import decoder_of
 from engine.nn.names import GPT2_BLOCK, GPT2_ENDS, LLAMA_BLOCK, LLAMA_ENDS
 from engine.train.text import byte_tokenizer
@@ -62,6 +62,9 @@ def export(checkpoint: Checkpoint, out: Path) -> Export:
     InputError
         The folder holds files or cannot be written, or the checkpoint is corrupt.
     """
+    if isinstance(shape := checkpoint.manifest.shape, ModuleModel):
+        allowed = "a model that transformers knows: read the checkpoint's layers, which are safetensors files"
+        raise InputError("CHECKPOINT", f"model.module {shape.module}", allowed)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("--out", str(out), "must be a new or empty folder")
     partial = out.parent / f".{out.name}-{os.getpid()}"

@@ -55,6 +55,7 @@ LLAMA = {
 WORDS = {
     "datacenters[].name",
     "links[].between[]",
+    "model.module",  # a package, which the machine's owner opens (engine.job.module_access)
     "prefill.name",
     "strategy.gpu.name",
     "strategy.policy",
