@@ -330,6 +330,9 @@ CALLS: dict[str, Prepare] = {
     "planning.start_of_plan": lambda w: partial(
         planning.start_of_plan, operator(w), w.plan, kind="placement", name="new", request=QUESTION
     ),
+    "planning.ask_to_compare": lambda w: partial(
+        planning.ask_to_compare, operator(w), w.plan, w.plan.request
+    ),
     "planning.ask_to_refine": lambda w: partial(planning.ask_to_refine, operator(w), w.plan, w.plan.request),
     "planning.keep_refined": keeping_refined,
     "planning.rename_plan": lambda w: partial(planning.rename_plan, operator(w), w.plan, "other"),

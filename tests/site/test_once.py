@@ -13,7 +13,14 @@ from webapp.inventory.models import JoinToken
 from webapp.prefill.models import ApiKey
 
 # Answered with a part of a page, to the script of the page that asked.
-PARTS = {"planning:plan-refine", "planning:plan-refine-stop", "planning:plan-place", "planning:plan-model"}
+PARTS = {
+    "planning:plan-refine",
+    "planning:plan-refine-stop",
+    "planning:plan-place",
+    "planning:plan-model",
+    "planning:plan-cross-dc-compare",
+    "planning:plan-cross-dc-stop",
+}
 # What they take, where the matrix of addresses sends nothing or too little.
 FORMS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "accounts:invitation-create": lambda w: {"email": "a@b.org", "team": w.team.pk, "role": Role.VIEWER},

@@ -39,6 +39,7 @@ class ComputationKind(models.TextChoices):
     TRACE = "trace", "Trace"
     WHAT_IF = "what-if", "What-if of a trace"
     REPLAY = "replay", "Replay of requests"
+    CROSS_DC = "cross-dc", "Data or pipeline parallelism"
 
 
 class ComputationQuerySet(ArchivableQuerySet):

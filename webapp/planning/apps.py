@@ -12,6 +12,7 @@ class PlanningConfig(AppConfig):
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
         from webapp.planning.archive import PARTS
+        from webapp.planning.cross_dc import compare_with_data
         from webapp.planning.models import Plan
         from webapp.planning.refinement import refine_plan
         from webapp.planning.search import KINDS
@@ -20,6 +21,7 @@ class PlanningConfig(AppConfig):
         kinds.register(
             kinds.Kind(name=ComputationKind.PLAN, work=compute_plan),
             kinds.Kind(name=ComputationKind.REFINE, work=refine_plan, gives_way=True),
+            kinds.Kind(name=ComputationKind.CROSS_DC, work=compare_with_data),
         )
         parts.register(*PARTS)
         register(

@@ -14,6 +14,7 @@ from engine.schedule.contention import schedule_name
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
 from webapp.computations.models import Computation, ComputationState
+from webapp.planning.cross_dc import cross_dc_context
 from webapp.planning.model_fields import figures_for
 from webapp.planning.models import Plan
 from webapp.planning.one_click import compared, one_clicks
@@ -65,6 +66,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "differences": differences(plan.request, what.document),
         "one_clicks": one_clicks(plan.request),
         **_compared(what, result, refinement),
+        **cross_dc_context(plan, what, user),
         "result": result,
         "options": options,
         "dcs": dcs,

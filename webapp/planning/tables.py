@@ -6,6 +6,7 @@ from django.db.models import Q, QuerySet
 
 from engine.schedule.registry import name_of
 from webapp.common.described import DescribedFilterSet
+from webapp.common.markup import plain
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
 from webapp.planning.models import Plan
 
@@ -40,6 +41,9 @@ class PlanTable(Table):
             "created_at",
         )
         order_by = "-created_at"
+
+    def render_stages(self, value: int | list[int]) -> str:
+        return plain(value)
 
     def render_policy(self, value: str) -> str:
         return name_of(value)

@@ -30,6 +30,7 @@ from webapp.computations import services as computations
 from webapp.computations.models import OPEN, Computation, ComputationKind, ComputationState
 from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
+from webapp.planning.cross_dc import comparison_of, cross_dc_context
 from webapp.planning.forms import PlanForm, everywhere
 from webapp.planning.missing import missing, to_join
 from webapp.planning.model_fields import ModelFields, figures_for, memory_for
@@ -46,7 +47,7 @@ from webapp.planning.refinement import refinement_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.services.refinements import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
-from webapp.planning.what_if import what_if_of
+from webapp.planning.what_if import WhatIf, what_if_of
 from webapp.planning.work import answers_at_once
 
 MOST_COMPARED = 6
@@ -283,6 +284,41 @@ def plan_refining(request: HttpRequest, pk: int) -> HttpResponse:
 def _refining(request: HttpRequest, plan: Plan, used: dict[str, str]) -> HttpResponse:
     context = refining_context(plan, request.user, used)
     return render(request, "planning/plan_refining.html", context)
+
+
+def plan_cross_dc(request: HttpRequest, pk: int) -> HttpResponse:
+    """The plan, or the what-if that the address names, against data parallelism over the WAN."""
+    plan = _visible(request, pk)
+    return _cross_dc(request, plan, what_if_of(plan, request.GET))
+
+
+@require_POST
+def plan_cross_dc_compare(request: HttpRequest, pk: int) -> HttpResponse:
+    """Have the plan, or the what-if that the body names, compared; answers with how far that is."""
+    plan = _visible(request, pk)
+    what = what_if_of(plan, request.POST)
+    known = comparison_of(plan, what.document)
+    if known is None or known.state in (ComputationState.CANCELLED, ComputationState.FAILED):
+        services.ask_to_compare(request.user, plan, what.document)
+    else:
+        require(request.user, plan.team)
+    return _cross_dc(request, plan, what)
+
+
+@require_POST
+def plan_cross_dc_stop(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop that comparison: the rows that are there are kept."""
+    plan = _visible(request, pk)
+    require(request.user, plan.team)
+    what = what_if_of(plan, request.POST)
+    known = comparison_of(plan, what.document)
+    if known is not None:
+        computations.ask_to_cancel(request.user, known)
+    return _cross_dc(request, plan, what)
+
+
+def _cross_dc(request: HttpRequest, plan: Plan, what: WhatIf) -> HttpResponse:
+    return render(request, "planning/cross_dc.html", cross_dc_context(plan, what, request.user))
 
 
 @require_POST

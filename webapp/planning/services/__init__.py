@@ -1,5 +1,6 @@
 """Every change of plans."""
 
+from webapp.planning.services.cross_dc import ask_to_compare
 from webapp.planning.services.plans import (
     ask_for_plan,
     clone_plan,
@@ -13,6 +14,7 @@ from webapp.planning.services.work import start_of_plan
 
 __all__ = [
     "ask_for_plan",
+    "ask_to_compare",
     "ask_to_refine",
     "clone_plan",
     "create_plan",

@@ -1,0 +1,92 @@
+"""A plan, or a what-if of it, against data parallelism over the WAN: computed by the search worker."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.utils.http import urlencode
+
+from engine.inputs import parse
+from engine.plan.cross_dc_plan import compare_plan, default_variants
+from engine.plan.request import PlanRequest
+from engine.schedule.contention import schedule_name
+from webapp.accounts.permissions import may
+from webapp.computations.models import Computation, ComputationKind, ComputationState
+from webapp.computations.wires import Wires
+from webapp.planning.models import Plan
+from webapp.planning.what_if import WhatIf
+
+MODES = {None: "as planned", "none": "none", "selective": "attention\u2019s core", "full": "whole stages"}
+KINDS = {"pipeline": "Pipeline", "data": "Data"}
+
+
+def compare_with_data(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
+    """{"rows": as `meridian plan --cross-dc` prints them}, one more each time."""
+    asked = parse(PlanRequest, request["document"])
+    variants = default_variants(asked)
+    wires.of = len(variants)
+    rows: list[dict[str, Any]] = []
+    for one in compare_plan(asked, variants, cancelled=wires.cancelled):
+        rows.append(one.as_dict())
+        yield {"rows": rows}
+
+
+def comparison_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
+    """The latest comparison of `document`."""
+    comparisons = Computation.objects.of(ComputationKind.CROSS_DC).filter(of_plan__plan=plan)
+    return comparisons.filter(request__document=document).first()
+
+
+def cross_dc_context(plan: Plan, what: WhatIf, user: Any) -> dict[str, Any]:
+    """The context of planning/cross_dc.html; `cross_dc` is None unless two data centres have GPUs."""
+    if sum(bool(dc["gpus"]) for dc in what.document["datacenters"]) < 2:
+        return {"cross_dc": None}
+    known = comparison_of(plan, what.document)
+    rows = [] if known is None else (known.answer or {}).get("rows", [])
+    return {
+        "plan": plan,
+        "what_query": urlencode(what.used),
+        "what_vals": json.dumps(what.used),
+        "may_operate": may(user, plan.team),
+        "cross_dc": {
+            "state": "" if known is None else known.state,
+            "is_open": known is not None and known.is_open,
+            "stopping": known is not None and known.cancel_asked,
+            "may_start": known is None
+            or known.state in (ComputationState.FAILED, ComputationState.CANCELLED),
+            "progress": {} if known is None else known.progress or {},
+            "error": "" if known is None else known.error,
+            "rows": [_row(row) for row in rows],
+            "reasons": list(_reasons(rows)),
+        },
+    }
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table, with its reasons in words."""
+    sides = {kind: {**row[kind], "policy_name": _policy(row[kind])} for kind in KINDS}
+    return {
+        **row,
+        **sides,
+        "sides": list(sides.items()),
+        "percent": row["speedup"] and 100 * (row["speedup"] - 1),
+        "mode": MODES[row["recompute"]],
+        "faster_name": KINDS.get(row["faster"], ""),
+    }
+
+
+def _reasons(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A sentence for each reason why one of the two cannot be, with the rows that it is of if not of all."""
+    of_rows: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        named = f"batch × {row['batch_factor']}, recomputation {MODES[row['recompute']]}"
+        for kind in KINDS:
+            if row[kind]["reason"]:
+                of_rows.setdefault((kind, row[kind]["reason"]), []).append(named)
+    for (kind, reason), names in of_rows.items():
+        where = "" if len(names) == len(rows) else f" ({'; '.join(names)})"
+        yield f"{KINDS[kind]} parallelism is not possible{where}: {reason}."
+
+
+def _policy(side: dict[str, Any]) -> str:
+    return schedule_name(side["policy"], side["contention"]) if side["policy"] else ""
