@@ -12,6 +12,8 @@ from engine.schedule import Schedule, Search, build
 from engine.schedule.check import fault_of
 from engine.schedule.ir import NO_OP
 from engine.schedule.registry import SEARCHING
+from engine.schedule.scenario import BEST
+from engine.schedule.search import Built
 from engine.schedule.text import parse_schedule
 from engine.schedule.timing import DeadlockError, time_ops
 from engine.schedule.traversal import Traversal
@@ -50,6 +52,20 @@ def pinned(job: TrainJob, search: Search | None = None) -> TrainJob:
     return job.with_fields("strategy", schedule=str(schedule))
 
 
+def with_rule(job: TrainJob) -> TrainJob:
+    """The job with the fastest rule of contention by its name, where it asks for the best one.
+
+    None where its pipelines share no link, where a search tries the rules itself, or where orders are given.
+
+    Raises InputError as `schedule_of`.
+    """
+    rules = job.pipeline_strategy
+    if rules.contention != BEST:
+        return job
+    has_orders = rules.schedule is not None or rules.policy in SEARCHING
+    return job.with_fields("strategy", contention=None if has_orders else _as_built(job).chosen.contention)
+
+
 def repeated(schedule: Schedule, passes: int) -> Schedule:
     """`passes` times the schedule with ever new microbatches, each pass after the one before on every GPU."""
     if passes == 1:
@@ -80,13 +96,17 @@ def _left_aligned(ops: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _built(job: TrainJob, search: Search | None = None) -> Schedule:
+    return _as_built(job, search).schedule
+
+
+def _as_built(job: TrainJob, search: Search | None = None) -> Built:
     try:
         built = build(job.pass_scenario, search)
     except InputError as error:  # of the scenario's field
         raise InputError(path_of(error.field), error.value, error.allowed) from None
     if isinstance(built, Infeasible):
         raise InputError("strategy.policy", job.pipeline_strategy.policy, f"infeasible: {built.reason}")
-    return built.schedule
+    return built
 
 
 def _given(job: TrainJob, text: str) -> Schedule:

@@ -14,6 +14,8 @@ from engine.inputs import parse
 from engine.job.changed import changed, fields_of, value_at
 from engine.job.job import TrainJob
 from engine.job.sections.paths import PATHS
+from engine.schedule.contention import RULES, contention_name
+from engine.simulate import simulate
 from tests.site.world import World, make_world
 from tests.waiting import LIMIT_S
 from webapp.accounts.models import AuditEntry
@@ -71,6 +73,26 @@ def test_two_requests_at_once_with_one_key_launch_one_run() -> None:
     assert Run.objects.count() == Job.objects.count() == 1
 
 
+@pytest.mark.parametrize("asked", [None, "best", "fifo"])
+def test_a_launch_names_the_rule_that_wins(world: World, asked: str | None) -> None:
+    """By the simulated time of each rule; one that is asked for stays."""
+    first, client = world.launch(), world.client("operator")
+    varuna = {**form_of(client, first), "policy": "varuna", "steps": 7}
+    client.post(f"/runs/{first.pk}/clone/", varuna)
+    run = Run.objects.get(job__name="three v2")
+    values = form_of(client, run) | {"policy": "atlas", "sharing": "temporal", "microbatches": 8}
+    client.post(f"/runs/{run.pk}/clone/", values if asked is None else {**values, "contention": asked})
+    document = Run.objects.get(job__name="three v3").job.document
+    scenario = parse(TrainJob, document).pass_scenario
+    times = {
+        rule: simulate(scenario.model_copy(update={"contention": rule})).makespan or 0.0 for rule in RULES
+    }
+    rule = document["strategy"]["contention"]
+    assert rule == asked if asked == "fifo" else times[rule] == min(times.values())
+    said = client.get(f"/runs/{Run.objects.get(job__name='three v3').pk}/").content.decode()
+    assert f"links {contention_name(rule)}" in said
+
+
 @pytest.mark.parametrize("key", ["x" * 65, "line\nbreak", "\x00"])
 def test_a_key_that_cannot_be_kept_is_refused(world: World, key: str) -> None:
     with pytest.raises(InputError, match="idempotency_key"):
@@ -119,7 +141,8 @@ def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: W
     assert {path: made_of[path] for path in kept & copied.keys()} == {
         path: copied[path] for path in kept & copied.keys()
     }
-    assert (copied["strategy.contention"], made_of["strategy.contention"]) == ("rank", "best")
+    # Varuna's pipelines share no link.
+    assert (copied["strategy.contention"], made_of.get("strategy.contention")) == ("rank", None)
     assert kept - copied.keys() <= {"cell.microbatches", "cell.micro_batch", "optimizer.seed"}
     parse(TrainJob, document)
     row = AuditEntry.objects.get(verb="clone")

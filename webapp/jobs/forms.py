@@ -17,6 +17,7 @@ from engine.job.memory import most_layers
 from engine.job.model_document import ConfigModel, TrainModel
 from engine.job.sections.paths import PATHS
 from engine.job.sections.tracking import TrackingSection
+from engine.schedule.contention import RULES, contention_name
 from engine.schedule.scenario import BEST, POLICIES
 from webapp.accounts.models import Team
 from webapp.common.document_fields import document_field
@@ -37,12 +38,13 @@ DATA = "Training data and weights"  # the title of a section
 # Fields of the document that are not of a flat one, by their field here.
 FILES = {**PATH_OF, "vocab": "model.vocab"}
 SHARING = {"temporal": "Temporal", "spatial": "Spatial"}
-# Of one policy; another has its own, and shares links by the rule that is best for it.
-POLICY_RULES = {"contention": BEST, "recompute_rule": None, "chunks": None, "traversal": None}
+# Of one policy; another has its own.
+POLICY_RULES = {"recompute_rule": None, "chunks": None, "traversal": None}
 # What a schedule is made for: where none of it changes, the schedule stays.
 SCHEDULE_IS_OF = (
     "strategy.policy",
     "strategy.sharing",
+    "strategy.contention",
     "strategy.memory_limit",
     "cell.microbatches",
     "cell.micro_batch",
@@ -141,6 +143,14 @@ class JobForm(Sectioned, DataFields):
     policy = forms.ChoiceField(choices=policy_choices(POLICIES))
     sharing = of_job(
         "strategy.sharing", label="WAN link sharing", words=SHARING, empty="As the policy does it"
+    )
+    contention = of_job(
+        "strategy.contention",
+        label="Contention",
+        words={rule: contention_name(rule) for rule in (BEST, *RULES)},
+        empty="As the policy does it",
+        help_text="Which pipeline sends first on a shared link. The run's page names the best rule. Another "
+        "policy gets the best one too, unless you change this.",
     )
     microbatches = of_job("cell.microbatches", label="Microbatches")
     micro_batch = of_job("cell.micro_batch", label="Microbatch size, sequences")
@@ -299,7 +309,7 @@ class JobForm(Sectioned, DataFields):
         (
             "Schedule",
             "",
-            ["policy", "sharing", "all_reduce", "memory_limit", *ADAPT],
+            ["policy", "sharing", "contention", "all_reduce", "memory_limit", *ADAPT],
         ),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
@@ -321,6 +331,7 @@ class JobForm(Sectioned, DataFields):
         **{name: f"tracking_{name}" for name in TRACKERS},
         "files": "data",
     }
+    KEEPS_RULE: ClassVar = False  # a job that names no rule of contention goes on as it was
     CHANGED: tuple[str, ...] = (
         "steps",
         *PATH_OF,
@@ -331,6 +342,7 @@ class JobForm(Sectioned, DataFields):
         "policy",
         "sharing",
         "all_reduce",
+        "contention",
         "microbatches",
         "micro_batch",
         "memory_limit",
@@ -366,6 +378,8 @@ class JobForm(Sectioned, DataFields):
         values |= {f"tracking_{name}": getattr(old.tracking, name) for name in TRACKERS}
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
+        if not (old.pipeline_strategy.schedule or self.KEEPS_RULE):
+            values["contention"] = values["contention"] or BEST
         super().__init__(data, initial={**values, **(initial or {})})
         if isinstance(old.data.path, dict):  # one path for each data centre, which stay as they are
             del self.fields["data"], self.fields["prepared"]
@@ -429,6 +443,8 @@ class JobForm(Sectioned, DataFields):
             for name in self.CHANGED
             if name in self.fields
         }
+        if "policy" in self.changed_data and "contention" not in self.changed_data:
+            values[PATHS["contention"]] = BEST
         values |= self._checkpoints(cleaned)
         values["data.validation"] = self._validation(cleaned)
         values["failures.recovery"] = self._recovery(cleaned)
@@ -510,6 +526,7 @@ class CloneForm(JobForm):
     lost_checkpoint : it is none of them, because it is gone, torn or of another run.
     """
 
+    KEEPS_RULE = True
     resume = forms.ChoiceField(label="Continue from", required=False)
     on_resume = document_field(
         TrainJob,

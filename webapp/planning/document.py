@@ -8,7 +8,7 @@ from engine.inputs import parse
 from engine.job.changed import changed
 from engine.job.flat import in_sections
 from engine.job.job import TrainJob
-from engine.job.planned import pinned, wants_search
+from engine.job.planned import pinned, wants_search, with_rule
 from engine.schedule import Scenario, Search
 from engine.schedule.text import parse_schedule
 from webapp.planning.planned_model import planned_model, with_files
@@ -86,6 +86,18 @@ def pinned_document(
     if found is job:
         return document
     return changed(document, {"strategy.schedule": found.pipeline_strategy.schedule})
+
+
+def ruled_document(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the fastest rule of contention by its name, where it asks for the best one.
+
+    Raises InputError: the document is refused, or its limits leave no schedule.
+    """
+    job = site_job(document)
+    ruled = with_rule(job)
+    if ruled is job:
+        return document
+    return changed(document, {"strategy.contention": ruled.pipeline_strategy.contention})
 
 
 def train_fields(

@@ -24,7 +24,7 @@ from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
 from webapp.placement.options import placed_plan
 from webapp.placement.placed import PlacedJob
-from webapp.planning.document import site_job, train_document
+from webapp.planning.document import ruled_document, site_job, train_document
 from webapp.planning.models import Plan
 
 FEWER = " (fewer GPUs)"  # ends the name of a job that a run's job became when a machine was lost
@@ -138,8 +138,8 @@ def clone_run(
         The engine refuses the document.
     """
     require(actor, run.job.team)
-    site_job(document)
-    return _once(actor, key, lambda: _clone(actor, run, name, document, key, priority))
+    ruled = ruled_document(document)
+    return _once(actor, key, lambda: _clone(actor, run, name, ruled, key, priority))
 
 
 @transaction.atomic
@@ -188,13 +188,12 @@ def _launch_option(
 ) -> Run:
     option = plan.result["options"][option_index]
     planned = train_document(plan.request, option, plan.training)
-    document = changed or planned
-    site_job(document)
+    document = ruled_document(changed or planned)
     copy = {"name": plan.name, "request": plan.request, "option": option}
     job = Job.objects.create(
         team=plan.team, name=name or plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
     )
-    _, differs = _difference(planned, changed or planned)
+    _, differs = _difference(planned, document)
     after = {"plan": plan.name, "dp_cells": option["dp_cells"], **differs}
     record(actor, "create", job, team=plan.team, after=after)
     return _queue(actor, job, key, priority=priority)
@@ -204,14 +203,14 @@ def _launch_placed(
     actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str, priority: int
 ) -> Run:
     copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
-    site_job(placed.document)
+    document = ruled_document(placed.document)
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
     if planned:
         copy |= {"name": planned[0].name, "request": planned[0].request, "option": planned[1]}
     job = Job.objects.create(
         team=placement.team,
         name=name,
-        document=placed.document,
+        document=document,
         gpu_of_rank=placed.gpu_of_rank,
         plan=planned[0] if planned else None,
         plan_copy=copy,
