@@ -28,6 +28,8 @@ MOST_LAYERS = 1_000  # that are spread
 # Sums that differ by rounding alone are equal.
 EQUAL = 1e-12
 CLOSE = 1e-9  # of a whole layer
+PASSES = ("forward_s", "backward_s", "recompute_s")
+ALL_PASSES = "all"
 # Numbers that are compared at once.
 AT_ONCE = 1_000_000
 
@@ -43,61 +45,67 @@ class Linear:
         return self.fixed + self.each * layers
 
 
-def spread(
-    layers: int, microbatches: int, times: Linear, most_with: Callable[[int], Counts], most_held: int
-) -> tuple[int, ...] | None:
+def spread(layers: int, microbatches: int, times: Linear, most: Counts) -> tuple[int, ...] | None:
     """The layers of each stage, at least one each, that make an iteration shortest; None if none fit.
 
     Parameters
     ----------
     times : of one microbatch on each stage.
-    most_with : the most layers with which each stage has memory for so many microbatches, shape (stages,).
-    most_held : microbatches beyond which holding more is of no use.
+    most : the most layers with which each stage has memory for 1, 2, … microbatches, shape (held, stages).
+        Holding more of them is of no use.
     """
-    room = layers - len(times.fixed) + 1
-    loosest = np.minimum(most_with(1), room)
+    held, most = _distinct(np.minimum(most, layers - len(times.fixed) + 1), layers)
+    if not held.size:
+        return None
+    kinds, count = np.unique(np.stack([times.each, times.fixed, *most]), axis=1, return_counts=True)
+    stages = _Kinds(each=kinds[0], fixed=kinds[1], most=kinds[2:], count=count)  # the fastest first
+    slowest = stages.slowest()
+    at_once = max(1, AT_ONCE // (slowest.size * len(count)))
     best: tuple[float, float, Counts] | None = None
-    before: Counts | None = None
-    for held in range(most_held, 0, -1):
-        most = np.minimum(most_with(held), room)
-        if before is not None and np.array_equal(most, before):
-            continue  # the same spreads, with fewer microbatches
-        before = most
-        shortest = _shortest(layers, microbatches, held, times, most)
-        if shortest is not None and (best is None or shortest[0] < best[0] * (1 - EQUAL)):
-            best = shortest
-        if np.array_equal(most, loosest):
-            break
+    for first in range(0, len(held), at_once):
+        some = slice(first, first + at_once)
+        seconds = stages.seconds(layers, microbatches, held[some], slowest, some)
+        for row, least, counts in zip(seconds, seconds.min(axis=1).tolist(), most[some], strict=True):
+            if best is None or least < best[0] * (1 - EQUAL):
+                shortest = slowest[np.argmax(row <= least * (1 + EQUAL))]  # of equals the least T
+                best = least, float(shortest), counts
     return None if best is None else tuple(_even(layers, times, best[1], best[2]).tolist())
 
 
-def _shortest(
-    layers: int, microbatches: int, held: int, times: Linear, most: Counts
-) -> tuple[float, float, Counts] | None:
-    """The least iteration, the time T of its slowest stage, and the most layers of each stage; None: no room.
-
-    Stages that are alike are counted together.
+def _distinct(most: Counts, layers: int) -> tuple[Counts, Counts]:
+    """The numbers of microbatches, the largest first, with which other spreads fit than with more; and the
+    most layers of each stage then.
     """
-    if most.min() < 1 or most.sum() < layers:
-        return None
-    kinds, count = np.unique(np.stack([times.each, times.fixed, most]), axis=1, return_counts=True)
-    each, fixed, top = kinds  # the fastest first
-    slowest = np.unique(np.concatenate([a + b * np.arange(1, n + 1) for b, a, n in kinds.T]))
-    slowest = slowest[slowest >= np.max(fixed + each)]
-    least: tuple[float, float] | None = None
-    for some in np.array_split(slowest, -(-slowest.size * len(each) // AT_ONCE)):
-        within = np.minimum(np.floor((some[:, None] - fixed) / each + CLOSE), top)
-        has_room = within @ count >= layers
-        some, within = some[has_room], within[has_room]
-        if not some.size:
-            continue
-        filled = np.minimum(np.cumsum((within - 1) * count, axis=1), layers - count.sum())
-        total = count @ (fixed + each) + np.diff(filled, axis=1, prepend=0.0) @ each
-        seconds = np.maximum(total + (microbatches - 1) * some, microbatches / held * total)
-        first = int(np.argmax(seconds <= seconds.min() * (1 + EQUAL)))  # of equals the least T
-        if least is None or seconds[first] < least[0] * (1 - EQUAL):
-            least = float(seconds[first]), float(some[first])
-    return None if least is None else (*least, most)
+    held, most = np.arange(len(most), 0, -1), most[::-1]
+    fits = (most.min(axis=1) >= 1) & (most.sum(axis=1) >= layers)
+    fits[1:] &= np.any(most[1:] != most[:-1], axis=1)
+    return held[fits], most[fits]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kinds:
+    """Stages that are alike, counted together; a column of `most` each, with a row for each number held."""
+
+    each: Floats
+    fixed: Floats
+    most: Floats
+    count: Counts
+
+    def slowest(self) -> Floats:
+        """Every time T that the slowest stage can have."""
+        tops = self.most.max(axis=0)
+        lines = zip(self.fixed, self.each, tops, strict=True)
+        times = np.unique(np.concatenate([a + b * np.arange(1, n + 1) for a, b, n in lines]))
+        return np.asarray(times[times >= np.max(self.fixed + self.each)])
+
+    def seconds(self, layers: int, microbatches: int, held: Counts, slowest: Floats, rows: slice) -> Floats:
+        """The least iteration with no stage above each T, shape (held, T); infinite where layers are left."""
+        within = np.floor((slowest[:, None] - self.fixed) / self.each + CLOSE)
+        within = np.minimum(within, self.most[rows, None, :])
+        filled = np.minimum(np.cumsum((within - 1) * self.count, axis=2), layers - self.count.sum())
+        total = self.count @ (self.fixed + self.each) + np.diff(filled, axis=2, prepend=0.0) @ self.each
+        seconds = np.maximum(total + (microbatches - 1) * slowest, microbatches / held[:, None] * total)
+        return np.where(within @ self.count >= layers, seconds, np.inf)
 
 
 def _even(layers: int, times: Linear, slowest: float, most: Counts) -> Counts:
@@ -206,26 +214,26 @@ class Balance:
     def _spread(self, gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
         key = tuple(gpu.name for gpu in gpus)
         if key not in self._spreads:
-            kinds = [self.figures(gpus, kind) for kind in ("forward_s", "backward_s", "recompute_s")]
-            times = Linear(
-                fixed=np.sum([kind.fixed for kind in kinds], axis=0),
-                each=np.sum([kind.each for kind in kinds], axis=0),
-            )
-            memory_bytes = np.array([gpu.memory_bytes for gpu in gpus])
-
-            def most_with(held: int) -> Counts:
-                needed = self._bytes(lambda memory: memory.total_bytes(held))
-                return np.maximum((memory_bytes - needed.fixed) // needed.each, 0).astype(np.int64)
-
-            self._spreads[key] = spread(self.layers, self.microbatches, times, most_with, self.most_held)
+            times = self.figures(gpus, ALL_PASSES)
+            self._spreads[key] = spread(self.layers, self.microbatches, times, self._most(gpus))
         return self._spreads[key]
+
+    def _most(self, gpus: Sequence[Gpu]) -> Counts:
+        """The most layers with which each stage has memory for 1, 2, … microbatches, shape (held, stages)."""
+        memory_bytes = np.array([gpu.memory_bytes for gpu in gpus])
+        held, none, each = np.arange(1, self.most_held + 1)[:, None], self._no_microbatch, self._microbatch
+        layers = (memory_bytes - none.fixed - held * each.fixed) // (none.each + held * each.each)
+        return np.maximum(layers, 0).astype(np.int64)
 
     def figures(self, gpus: Sequence[Gpu], name: str) -> Linear:
         """A figure of the profile of each stage by its layers, stage i on `gpus[i]`."""
-        of = {gpu.name: self._figures(gpu, name) for gpu in {gpu.name: gpu for gpu in gpus}.values()}
+        types = {gpu.name: gpu for gpu in gpus}
+        index = {gpu_type: i for i, gpu_type in enumerate(types)}
+        at = np.array([index[gpu.name] for gpu in gpus]), np.arange(len(gpus))
+        lines = [self._figures(gpu, name) for gpu in types.values()]
         return Linear(
-            fixed=np.array([of[gpu.name].fixed[stage] for stage, gpu in enumerate(gpus)]),
-            each=np.array([of[gpu.name].each[stage] for stage, gpu in enumerate(gpus)]),
+            fixed=np.array([line.fixed for line in lines])[at],
+            each=np.array([line.each for line in lines])[at],
         )
 
     def in_flight(self, memory_bytes: Floats, layers: Counts) -> Floats:
@@ -233,16 +241,33 @@ class Balance:
 
         Both have shape (..., stages).
         """
-        left = memory_bytes - self._bytes(lambda memory: memory.total_bytes(0)).at(layers)
-        return np.floor(left / self._bytes(lambda memory: memory.stored_bytes).at(layers))
+        left = memory_bytes - self._no_microbatch.at(layers)
+        return np.floor(left / self._microbatch.at(layers))
 
     def _figures(self, gpu: Gpu, name: str) -> Linear:
         if (gpu.name, name) not in self._linear:
+            names = PASSES if name == ALL_PASSES else (name,)
             profiles = (self.stages_with((n,) * self.stages).on(gpu) for n in (1, 2))
-            self._linear[gpu.name, name] = _through(*([getattr(p, name) for p in each] for each in profiles))
+            one, two = ([sum(getattr(p, part) for part in names) for p in each] for each in profiles)
+            self._linear[gpu.name, name] = _through(one, two)
         return self._linear[gpu.name, name]
 
-    def _bytes(self, of: Callable[[StageMemory], float]) -> Linear:
+    @property
+    def _no_microbatch(self) -> Linear:
+        """Bytes on each stage without any microbatch in flight."""
+        return self._bytes("none", lambda memory: memory.total_bytes(0))
+
+    @property
+    def _microbatch(self) -> Linear:
+        """Bytes of a microbatch in flight on each stage."""
+        return self._bytes("microbatch", lambda memory: memory.stored_bytes)
+
+    def _bytes(self, name: str, of: Callable[[StageMemory], float]) -> Linear:
+        if ("", name) not in self._linear:
+            self._linear["", name] = self._line(of)
+        return self._linear["", name]
+
+    def _line(self, of: Callable[[StageMemory], float]) -> Linear:
         one, two = (self.stages_with((n,) * self.stages).memory or () for n in (1, 2))
         return _through(list(map(of, one)), list(map(of, two)))
 

@@ -87,7 +87,8 @@ class Stages:
         return float(max(in_turn, self.microbatches / held * seconds.sum()))
 
     def spread(self, layers: int) -> tuple[int, ...] | None:
-        return spread(layers, self.microbatches, self.times, self.most_with, self.most_held)
+        most = np.array([self.most_with(k) for k in range(1, self.most_held + 1)])
+        return spread(layers, self.microbatches, self.times, most)
 
     def best(self, layers: int) -> float:
         counts = self.spread(layers)
@@ -123,7 +124,7 @@ def test_more_memory_is_never_worse_and_more_layers_never_take_less(
 def test_equal_gpus_have_even_layers_and_slow_ones_at_the_least_one() -> None:
     def counts(layers: int, each: list[float], fixed: list[float]) -> tuple[int, ...] | None:
         times = Linear(fixed=np.array(fixed), each=np.array(each))
-        return spread(layers, 8, times, lambda held: np.full(len(each), 100), 4)
+        return spread(layers, 8, times, np.full((4, len(each)), 100))
 
     assert counts(10, [1.0] * 4, [0.0] * 4) == (3, 3, 2, 2)
     assert counts(10, [1.0] * 4, [0.0, 0.0, 0.0, 2.0]) == (3, 3, 3, 1)
