@@ -50,6 +50,7 @@ from webapp.jobs.models import Job, MarkLevel, Priority, Run, Status
 from webapp.jobs.services import boundary
 from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
+from webapp.jobs.services.recovery import cut_run, dismiss_ranks
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.live import services as live
 from webapp.live.services.coordinators import record_coordinator, record_prefill
@@ -539,6 +540,11 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         ),
         REPORTED,
     ),
+    "jobs.cut_run": (
+        lambda w: (lambda run: partial(cut_run, run, 3, from_dict(layout_changed(run)).layout))(w.launch()),
+        REPORTED,
+    ),
+    "jobs.dismiss_ranks": (lambda w: partial(dismiss_ranks, w.launch(), [0]), REPORTED),
     "jobs.record_prediction": (
         lambda w: partial(
             record_prediction, w.launch(), 3, {"iteration_ms": 1.0, "utilization": 0.5, "spans": []}

@@ -49,9 +49,10 @@ def test_what_is_folded_opens_where_it_is_wrong_or_not_as_it_was(world: World) -
 
 def test_a_launch_says_what_is_set_in_what_it_folds(world: World) -> None:
     form = world.client("operator").get(f"/plans/{world.plan.pk}/launch/0/").context["form"]
-    assert list(folds(form)) == ["Training", "Schedule", "Checkpoints", "Failures", "Prefill"]
+    assert list(folds(form)) == ["Training", "Schedule", "Checkpoints", "Failures", "Trackers", "Prefill"]
     said = {title: section["said"] for title, section in folds(form).items()}
-    assert {title for title, text in said.items() if text == "none"} == {"Checkpoints", "Failures", "Prefill"}
+    empty = {title for title, text in said.items() if text == "none"}
+    assert empty == {"Checkpoints", "Failures", "Trackers", "Prefill"}
     assert "Learning rate: 0.001; Seed: 0; Microbatches: 4" in said["Training"]
     assert said["Schedule"].startswith("Policy: Atlas"), said["Schedule"]
     assert not any(section["open"] for section in folds(form).values())

@@ -31,6 +31,7 @@ def test_all_is_well_where_a_launch_would_start_at_once(world: World) -> None:
     assert [check["name"] for check in answer["checks"]] == [
         "Document",
         "Model",
+        "Data",
         "Memory",
         "GPUs in east",
         "GPUs in mid",
