@@ -34,7 +34,7 @@ from engine.simulate import time_schedule
 from engine.simulate.spans import Span
 from engine.train.adapt.follow import Follower
 from engine.train.adapt.lead import WARM_UP, Leader
-from tests.events import as_dicts
+from tests.events import EXAMPLES, as_dicts
 from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
@@ -102,6 +102,12 @@ def test_a_latency_counts_beyond_the_limit_and_a_millisecond(
     beyond = abs(measured_ms - planned_ms) > max(LIMIT * planned_ms, LEAST_DRIFT_MS[LATENCY])
     assert (verdicts[-1] is not None) == beyond
     assert not any(verdicts[:-1])
+
+
+def test_a_longer_way_is_said_in_words() -> None:
+    way = {"what": "latency", "at": [1, 2], "planned_ms": 10.0, "measured_ms": 30.0}
+    event = Adapted.model_validate({**EXAMPLES["adapted"], "kind": "adapted", "deviations": [way]})
+    assert "the latency between S2 and S3 is 30.0 ms instead of 10.0" in described(event)
 
 
 def test_a_longer_way_is_planned_for_as_one() -> None:
@@ -285,12 +291,11 @@ def test_a_latency_that_grows_during_a_run_is_measured_and_planned_for(tmp_path:
     run = Run(of, str(tmp_path), Disturbance(between=((0, 1, 1.0, 3.0),), since=2))
     result = run.result()
     check_switched(run, result)
-    (deviation,) = result["adaptations"][0]["deviations"]
-    assert (deviation["what"], deviation["at"], deviation["planned_ms"]) == ("latency", [1, 2], 10)
+    # On a busy machine other times deviate, too.
+    deviations = [each for one in result["adaptations"] for each in one["deviations"]]
+    deviation = next(each for each in deviations if each["what"] == "latency")
+    assert (deviation["at"], deviation["planned_ms"]) == ([1, 2], 10)
     assert deviation["measured_ms"] == pytest.approx(30, rel=0.1)
-    assert "the latency between S2 and S3 is 30" in described(
-        Adapted.model_validate(run.of_kind("adapted")[0])
-    )
     between = [row["latency_ms"] for row in result["wan"] if row["from_stage"] != row["to_stage"]]
     assert between == pytest.approx([30, 30], rel=0.1)
     assert result["losses"] == pytest.approx(reference(of)[0], rel=1e-9)

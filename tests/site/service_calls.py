@@ -435,6 +435,17 @@ def reports_another_plan(w: World) -> Callable[[], Any]:
     return partial(jobs.record_adapted, run, from_dict(adapted(run)))
 
 
+def reports_another_layout(w: World) -> Callable[[], Any]:
+    run = w.launch()
+    return partial(jobs.record_layout_changed, run, from_dict(layout_changed(run)))
+
+
+def has_another_layout(w: World) -> Callable[[], Any]:
+    run = w.launch()
+    event: Any = from_dict(layout_changed(run))
+    return partial(cut_run, run, event.iteration, event.layout, event.times)
+
+
 REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
@@ -534,17 +545,9 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         REPORTED,
     ),
     "jobs.record_adapted": (reports_another_plan, REPORTED),
-    "jobs.record_layout_changed": (
-        lambda w: (lambda run: partial(jobs.record_layout_changed, run, from_dict(layout_changed(run))))(
-            w.launch()
-        ),
-        REPORTED,
-    ),
-    "jobs.cut_run": (
-        lambda w: (lambda run: partial(cut_run, run, 3, from_dict(layout_changed(run)).layout))(w.launch()),
-        REPORTED,
-    ),
-    "jobs.dismiss_ranks": (lambda w: partial(dismiss_ranks, w.launch(), [0]), REPORTED),
+    "jobs.record_layout_changed": (reports_another_layout, REPORTED),
+    "jobs.cut_run": (has_another_layout, REPORTED),
+    "jobs.dismiss_ranks": (lambda w: partial(dismiss_ranks, w.launch(), [3]), REPORTED),
     "jobs.record_prediction": (
         lambda w: partial(
             record_prediction, w.launch(), 3, {"iteration_ms": 1.0, "utilization": 0.5, "spans": []}

@@ -43,7 +43,8 @@ from engine.schedule import Schedule, Search, build
 from engine.schedule.registry import SEARCHING
 from engine.schedule.timing import DeadlockError
 
-MOST_BOUNDED = 4096  # layouts of which a bound is computed
+MOST_BOUNDED = 2048  # layouts of which a bound is computed
+MOST_SPLITS = 64  # of the same stages over the same data centres in the same order
 MOST_TIMED = 24  # of these, the ones whose schedule is made and timed
 MOST_SEARCHED = 6  # the same where the policy searches, for SEARCH_S each
 Pair = frozenset[int]  # of two data centres, by index
@@ -121,7 +122,6 @@ class _Cell:
 
     dcs: tuple[int, ...]
     pipelines: int
-    ranks: Ranks
     bound_s: float
 
 
@@ -137,13 +137,10 @@ def _bounded(spec: LaunchSpec, found: Conditions) -> Iterator[_Cell]:
         for pipelines in range(len(spec.ranks) // stages, 0, -1):
             if _batch(job) % pipelines:
                 continue
-            for dcs in dict.fromkeys(_routes(spec, stages, pipelines)):
-                if (dcs, pipelines) == (job.dcs, job.cell.pipelines):
-                    continue
-                ranks = assigned(spec, _least_slow(spec, found, dcs, pipelines), dcs, pipelines)
-                if ranks is not None:
-                    bound_s = _bound_s(job, found, dcs, pipelines, ranks)
-                    yield _Cell(dcs=dcs, pipelines=pipelines, ranks=ranks, bound_s=bound_s)
+            for dcs in _routes(spec, stages, pipelines):
+                if (dcs, pipelines) != (job.dcs, job.cell.pipelines):
+                    bound_s = _bound_s(spec, found, dcs, pipelines)
+                    yield _Cell(dcs=dcs, pipelines=pipelines, bound_s=bound_s)
 
 
 def _stage_counts(job: TrainJob) -> Iterator[int]:
@@ -156,10 +153,7 @@ def _stage_counts(job: TrainJob) -> Iterator[int]:
 
 
 def _routes(spec: LaunchSpec, stages: int, pipelines: int) -> Iterator[tuple[int, ...]]:
-    """Data centres of so many stages: each way through joined ones that begins where the first rank is.
-
-    Each takes as many stages as it has GPUs for, or all of them as evenly as they have.
-    """
+    """Data centres of so many stages: each way through joined ones that begins where the first rank is."""
     job = spec.job
     room = {dc: count // pipelines for dc, count in Counter(a.dc for a in spec.ranks).items()}
     first = job.dcs[0]
@@ -167,26 +161,22 @@ def _routes(spec: LaunchSpec, stages: int, pipelines: int) -> Iterator[tuple[int
     for count in range(len(others) + 1):
         for rest in permutations(others, count):
             way = (first, *rest)
-            joined = all(job.between(a, b) is not None for a, b in pairwise(way))
-            if joined and count < stages <= sum(room[dc] for dc in way):
-                yield _filled(way, room, stages)
-                yield _spread(way, room, stages)
+            if all(job.between(a, b) is not None for a, b in pairwise(way)):
+                splits = _splits([room[dc] for dc in way], stages)
+                for split in islice(splits, MOST_SPLITS):
+                    yield tuple(dc for dc, of_dc in zip(way, split, strict=True) for _ in range(of_dc))
 
 
-def _filled(way: Sequence[int], room: Mapping[int, int], stages: int) -> tuple[int, ...]:
-    """One after the other takes what it can; each takes one at least."""
-    counts = dict.fromkeys(way, 1)
-    for dc in way:
-        counts[dc] += min(room[dc] - 1, stages - sum(counts.values()))
-    return tuple(dc for dc in way for _ in range(counts[dc]))
-
-
-def _spread(way: Sequence[int], room: Mapping[int, int], stages: int) -> tuple[int, ...]:
-    """In turns, so that all have nearly as many, as far as they have room."""
-    counts = dict.fromkeys(way, 1)
-    while sum(counts.values()) < stages:
-        counts[min((dc for dc in way if counts[dc] < room[dc]), key=lambda dc: counts[dc])] += 1
-    return tuple(dc for dc in way for _ in range(counts[dc]))
+def _splits(room: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
+    """How many stages each data centre takes, one at least and as many as it has room for: every split, those
+    that fill the first data centres first."""
+    if len(room) == 1:
+        if 1 <= stages <= room[0]:
+            yield (stages,)
+        return
+    for first in range(min(room[0], stages - len(room) + 1), 0, -1):
+        for rest in _splits(room[1:], stages - first):
+            yield (first, *rest)
 
 
 def _least_slow(
@@ -201,18 +191,22 @@ def _least_slow(
     ]
 
 
-def _bound_s(job: TrainJob, found: Conditions, dcs: Sequence[int], pipelines: int, ranks: Ranks) -> float:
+def _bound_s(spec: LaunchSpec, found: Conditions, dcs: Sequence[int], pipelines: int) -> float:
     """Seconds that an iteration takes at least: the work of its busiest GPU, the traffic of a link."""
-    each = _batch(job) // pipelines
-    cut = np.array_split(_of_layers_ms(job), len(dcs))
-    work_ms = [float(layers.sum()) for layers in cut]
-    busiest = max(work_ms[a.stage] * found.of_gpu.get(a.rank, 1.0) for a in ranks)
+    job = spec.job
+    work_ms = [float(layers.sum()) for layers in np.array_split(_of_layers_ms(job), len(dcs))]
+    busiest = [0.0]
+    for dc in dict.fromkeys(dcs):
+        own_ms = [ms for ms, at in zip(work_ms, dcs, strict=True) if at == dc]
+        slow = [found.of_gpu.get(a.rank, 1.0) for a in _least_slow(spec, found, dcs, pipelines) if a.dc == dc]
+        # Each of them takes one of these stages.
+        busiest += [max(own_ms) * min(slow), min(own_ms) * max(slow)]
     sent = [
         link.transfer_ms(job.wan_bytes) * found.transfer.get(frozenset(hop), 1.0)
         for hop in pairwise(dcs)
         if (link := job.between(*hop)) is not None
     ]
-    return each * max([busiest, *sent]) / 1e3
+    return _batch(job) // pipelines * max([*busiest, *sent]) / 1e3
 
 
 def _of_layers_ms(job: TrainJob) -> NDArray[np.float64]:
@@ -228,6 +222,10 @@ def _of_layers_ms(job: TrainJob) -> NDArray[np.float64]:
 def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Conditions) -> FoundLayout | None:
     """The layout with a schedule for the measured conditions; None if it has none, or too much in memory."""
     stages = len(cell.dcs)
+    here = _least_slow(spec, found, cell.dcs, cell.pipelines)
+    ranks = assigned(spec, here, cell.dcs, cell.pipelines)
+    if ranks is None:
+        return None
     changes = {
         "cell.dc_of_stage": list(cell.dcs),
         "cell.devices": None,
@@ -235,7 +233,7 @@ def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Condit
     }
     try:
         job = parse(TrainJob, cut_document(spec.job, changes))
-        scenario = scenario_as_measured(job, job.scenario.sharing, _factors(job, cell.ranks, found))
+        scenario = scenario_as_measured(job, job.scenario.sharing, _factors(job, ranks, found))
         one_pass = scenario.model_copy(update={"microbatches": job.cell.microbatches})
         built = build(one_pass, Search(seconds=SEARCH_S, seed=one_pass.seed))
         if isinstance(built, Infeasible):
@@ -248,7 +246,7 @@ def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Condit
         return None
     times = planned(scenario, schedule)
     iteration_s = predict(job, schedule=schedule, scenario=scenario).iteration_s
-    layout = Layout(job=job, ranks=cell.ranks, times=as_rows(times))
+    layout = Layout(job=job, ranks=ranks, times=as_rows(times))
     return FoundLayout(layout=layout, iteration_s=iteration_s)
 
 
