@@ -1,5 +1,6 @@
 """The dry run: what a launch would meet now. Asks everything that a launch would, and changes nothing."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -111,7 +112,19 @@ def _read(job: TrainJob) -> str:
     tokens = f" Tokenizer: {job.model.tokenizer}." if job.model.tokenizer else ""
     init = getattr(job.model, "init", None)
     begins = f"Weights begin as in {init}." if init else "Weights begin at random."
-    return f"{data}{tokens} {begins}"
+    return f"{data}{tokens} {begins}{_how_to_look(job)}"
+
+
+def _how_to_look(job: TrainJob) -> str:
+    """What prints the first samples of prepared data where it lies: the site opens no files of nodes."""
+    if job.data.prepared is None:
+        return ""
+    path = job.data.prepared if isinstance(job.data.prepared, str) else min(job.data.prepared.items())[1]
+    command = (
+        f"meridian data inspect {shlex.quote(path)} --seq {job.model.seq} --batch {job.cell.global_batch}"
+        f" --seed {job.optimizer.seed}"
+    )
+    return f" The site cannot read it. To see the first samples decoded, run on a node: {command}"
 
 
 def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:

@@ -15,6 +15,7 @@ from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.model_document import ConfigModel, TrainModel
+from engine.job.sections.device import DeviceSection
 from engine.job.sections.paths import PATHS
 from engine.job.sections.tracking import TrackingSection
 from engine.schedule.contention import RULES, contention_name
@@ -140,6 +141,12 @@ class JobForm(Sectioned, DataFields):
         help_text="Largest norm of all gradients together. Leave empty to clip nothing.",
     )
     seed = of_job("optimizer.seed")
+    dtype = of_job(
+        "device.dtype",
+        words={"bf16": "bf16, weights and sums in fp32", "fp32": "fp32", "fp64": "fp64"},
+        label="Number format",
+        required=False,
+    )
     policy = forms.ChoiceField(choices=policy_choices(POLICIES))
     sharing = of_job(
         "strategy.sharing", label="WAN link sharing", words=SHARING, empty="As the policy does it"
@@ -191,6 +198,13 @@ class JobForm(Sectioned, DataFields):
     )
     checkpoint_every = of_job(
         "persistence.checkpoint.every", label="Checkpoint interval, iterations", required=False
+    )
+    resume: Any = forms.CharField(
+        label="Continue from",
+        max_length=500,
+        required=False,
+        help_text="A checkpoint of the same model and data, or a folder of them, on any number of stages. "
+        "Leave empty to begin with the first iteration.",
     )
     recoveries = of_job(
         "failures.recovery.attempts",
@@ -304,14 +318,17 @@ class JobForm(Sectioned, DataFields):
         (
             "Training",
             "",
-            ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every", "validation_prepared"],
+            [
+                *("lr", "clip", "seed", "dtype", "microbatches", "micro_batch"),
+                *("validation_every", "validation_prepared"),
+            ],
         ),
         (
             "Schedule",
             "",
             ["policy", "sharing", "contention", "all_reduce", "memory_limit", *ADAPT],
         ),
-        ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
+        ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every", "resume"]),
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
         ("Trackers", "", [f"tracking_{name}" for name in TRACKERS]),
         (
@@ -365,6 +382,7 @@ class JobForm(Sectioned, DataFields):
         values["all_reduce"] = value_at(document, "cell.all_reduce", "").replace("ring", "")
         if saves:
             values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
+        values["dtype"] = old.device.dtype
         values["validation_every"] = held_out.every if held_out else None
         values["validation_prepared"] = held_out.prepared if held_out else None
         recovery = value_at(document, "failures.recovery", {})
@@ -451,6 +469,8 @@ class JobForm(Sectioned, DataFields):
         values["failures.adapt"] = self._adapt(cleaned)
         values |= {f"tracking.{name}": cleaned[f"tracking_{name}"] or None for name in TRACKERS}
         values["prefill"] = self._prefill(cleaned)
+        if cleaned["dtype"] not in ("", value_at(document, "device.dtype", DeviceSection().dtype)):
+            values["device.dtype"] = cleaned["dtype"]
         document = changed(document, values)
         if any(_for_schedule(document, path) != _for_schedule(self.old, path) for path in SCHEDULE_IS_OF):
             document = changed(document, {"strategy.schedule": None})
@@ -503,7 +523,7 @@ class JobForm(Sectioned, DataFields):
             raise InputError("checkpoint_every", every, "enter the checkpoint interval in iterations")
         settings = value_at(self.old, "persistence.checkpoint", {})
         saves = {**settings, "dir": where, "every": every} if where else None
-        return {"persistence.checkpoint": saves, "persistence.resume": None}
+        return {"persistence.checkpoint": saves, "persistence.resume": cleaned["resume"] or None}
 
     def take_input_error(self, error: InputError) -> None:
         """Fields have the names of the document's, without the section."""
@@ -536,7 +556,7 @@ class CloneForm(JobForm):
         words={"rebuild": "By this form, over all its iterations", "keep": "As in the checkpoint's run"},
     )
     layout = [
-        (title, note, [*names, "resume", "on_resume"] if title == "Checkpoints" else names)
+        (title, note, [*names, "on_resume"] if title == "Checkpoints" else names)
         for title, note, names in JobForm.layout
     ]
 
@@ -559,9 +579,9 @@ class CloneForm(JobForm):
         self.initial["on_resume"] = value_at(job.document, "optimizer.lr_schedule", {}).get("on_resume")
 
     def _checkpoints(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        values = super()._checkpoints(cleaned)
-        if chosen := self._offered.get(cleaned["resume"]):
-            values["persistence.resume"] = chosen.where
+        chosen = self._offered.get(cleaned["resume"])
+        values = super()._checkpoints(cleaned) | {"persistence.resume": chosen.where if chosen else None}
+        if chosen:
             schedule = dict(value_at(self.old, "optimizer.lr_schedule", {}))
             values["optimizer.lr_schedule"] = {**schedule, "on_resume": cleaned["on_resume"] or "rebuild"}
         return values
@@ -602,6 +622,8 @@ class CloneForm(JobForm):
             if name in self.fields and cleaned[name] != (path := self.initial[name] or ""):
                 told = f"Enter {path}" if path else "Leave this empty"
                 self.add_error(name, f"{told}: the checkpoint was trained with that.")
+        if cleaned["dtype"] and cleaned["dtype"] != (dtype := self.initial["dtype"]):
+            self.add_error("dtype", f"Choose {dtype}: the checkpoint was saved in that.")
         before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
         if before != after:
             told = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."
