@@ -88,6 +88,11 @@ class Sharing:
         parts = (shard.within(start, stop) for shard in self.shards)
         return [Shard(part.owner, part.start - start, part.stop - start) for part in parts if part]
 
+    def start_of(self, index: int) -> int:
+        """Where a parameter begins in the flat buffer."""
+        start: int = self._ends[index]
+        return start
+
     def of_range(self, start: int, stop: int) -> list[Shard]:
         """The shards within a part of the flat buffer."""
         return [part for shard in self.shards if (part := shard.within(start, stop))]
@@ -155,6 +160,7 @@ class ShardedAdamW(torch.optim.AdamW):
         """The parts of a parameter that this rank steps, with their gradients."""
         whole = self.sharing.parameters[index]
         assert whole.grad is not None
+        assert whole.grad.storage_offset() == self.sharing.start_of(index), "gradients lie as weights do"
         weights, gradients = whole.detach().view(-1), whole.grad.view(-1)
         for shard in self.sharing.of_parameter(index):
             if shard.owner == self.sharing.member:

@@ -59,8 +59,14 @@ def test_a_plan_that_shares_optimizer_states_is_launched_so(world: World) -> Non
     page = page_of(world, plan)
     assert "shared by the replicas of a stage" in page.content.decode()
     assert page.context["launch"]["ok"], page.context["launch"]
-    document = train_document(plan.request, plan.result["options"][plan.result["best"]], plan.training)
-    assert document["cell"]["zero"] == 1
+    url = f"/plans/{plan.pk}/launch/{plan.result['best']}/"
+    form = world.client("operator").get(url).context["form"]
+    shown = {field.name: field.value() for field in form if field.value() is not None}
+    answer = world.client("operator").post(url, shown)
+    assert answer.status_code == 302, answer.context["form"].errors
+    run = Run.objects.latest("pk")
+    assert answer.url == f"/runs/{run.pk}/"
+    assert run.job.document["cell"]["zero"] == 1
 
 
 def test_stages_that_recompute_differently_cannot_be_launched(world: World) -> None:
