@@ -129,8 +129,7 @@ class PlanForm(Sectioned, ModelFields, DataFields):
         words={0: "On every replica", 1: "Shared by the replicas of a stage (ZeRO-1)"},
         required=False,
         initial=0,
-        help_text="Sharing saves memory and sends as many bytes. Training runs do not do it: a plan with it "
-        "cannot be launched.",
+        help_text="Sharing saves memory and sends as many bytes. A training run of the plan shares them too.",
     )
     weight_budget_gb = of_plan(
         "job.prefill.weight_budget_gb",
