@@ -20,7 +20,7 @@ from engine.train.optimizer import adamw
 from engine.train.recorder import Recorder
 from engine.train.start import Die, Start
 from engine.train.validation import Validation
-from engine.train.zero import ShardNorm, ShardSums, Sharing
+from engine.train.zero import ShardedAdamW, ShardNorm, ShardSums, Sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,9 @@ def trained_on(ground: Ground) -> Trained:
         ends=ground.mesh.ends,
         when_added=stage.when_added,
     )
-    optimizer = adamw(stage.layers, job.optimizer, tp, sharing)
+    optimizer = adamw(stage.layers, job.optimizer, tp)
+    if sharing:
+        optimizer = ShardedAdamW(optimizer, sharing)
     return Trained(stage=stage, gradients=gradients, optimizer=optimizer)
 
 

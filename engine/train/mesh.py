@@ -23,7 +23,7 @@ from engine.schedule.ir import Schedule
 from engine.train.exchange import raw
 from engine.train.recovery.cuts import Cuts
 from engine.train.ring import Sums, sums_of
-from engine.train.staging import StagedSums
+from engine.train.staging import StagedSums, sums_for_one
 from engine.train.store import RunStore, join_store, serve_store
 from engine.train.wiring import neighbours
 from engine.transport import Address, Endpoint, LinkShape, LinkTraffic, Peer, TlsFiles
@@ -195,7 +195,7 @@ class Mesh:
         """What joins the replicas of a data centre that share the optimizer's state; None without ZeRO-1."""
         if not self.job.cell.zero:
             return None
-        if len(self.near) == len(ring) and self._all_reduce == "ring":
+        if len(self.near) == len(ring) and sums_for_one(self.replicas):
             return self.replicas
         near = [replica for replica in ring if replica.dc == self.me.dc]
         return self._sums(near, f"near/{self.me.stage}/{self.me.dc}")

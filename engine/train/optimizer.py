@@ -1,7 +1,6 @@
 """AdamW over the layers of a rank, with weight decay on the parameters that the job names."""
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import chain
 
 import torch
@@ -9,18 +8,14 @@ from torch import nn
 
 from engine.job.sections.optimizer import OptimizerSection
 from engine.nn.one_rank import ONE_RANK, OneRank
-from engine.train.zero import ShardedAdamW, Sharing
 
 
 def adamw(
-    layers: Iterable[nn.Module],
-    section: OptimizerSection,
-    tp: OneRank = ONE_RANK,
-    sharing: Sharing | None = None,
+    layers: Iterable[nn.Module], section: OptimizerSection, tp: OneRank = ONE_RANK
 ) -> torch.optim.AdamW:
     """AdamW over all parameters of the layers, in torch's fused kernel (Loshchilov and Hutter 2019).
 
-    tp : how the layers are shared with other ranks.  sharing : with ZeRO-1, how replicas share its moments.
+    tp : how the layers are shared with other ranks.
     """
     layers = list(layers)
     decayed = set(chain.from_iterable(decayed_of(layer, section) for layer in layers))
@@ -31,8 +26,7 @@ def adamw(
         for decays, rate in ((True, section.weight_decay), (False, 0.0))
     ]
     groups = [part for part in parts if part["params"]]
-    kind = torch.optim.AdamW if sharing is None else partial(ShardedAdamW, sharing=sharing)
-    return kind(groups, lr=section.lr, betas=section.betas, eps=section.eps, fused=True)
+    return torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.eps, fused=True)
 
 
 def decayed_of(layer: nn.Module, section: OptimizerSection) -> Iterator[nn.Parameter]:

@@ -62,6 +62,7 @@ class StagedSums:
 
     def __init__(self, group: Any, device: Device) -> None:
         self._group, self._device = group, device
+        self.for_one = sums_for_one(group)
         self._thread = ThreadPoolExecutor(1, "sums")
 
     def allreduce(self, tensors: list[Tensor]) -> _Summing:
@@ -85,6 +86,11 @@ class StagedSums:
         host = self._device.copy_out(tensor)
         operate([host]).wait()
         self._device.copy_in(host, tensor)
+
+
+def sums_for_one(group: Any) -> bool:
+    """Whether a group can sum for one of its ranks alone, as torch's do: those over the transport cannot."""
+    return group.for_one if isinstance(group, StagedSums) else hasattr(group, "reduce")
 
 
 def staging(device: Device) -> Callable[[Outgoing], Outgoing]:

@@ -145,16 +145,16 @@ class ShardNorm(OneRank):
 class ShardedAdamW(torch.optim.AdamW):
     """AdamW of this rank's shards alone; its parameters are the parts of the weights that this rank owns.
 
-    groups : as torch.optim.AdamW takes them, of whole parameters, whose gradients are there already.
+    whole : AdamW of the whole parameters, which has not stepped; its groups are taken over. Their gradients
+        are there already.
     """
 
-    def __init__(self, groups: Sequence[Any], sharing: Sharing, **options: Any) -> None:
+    def __init__(self, whole: torch.optim.AdamW, sharing: Sharing) -> None:
         self.sharing = sharing
         self._flat = sharing.flatten()
         self._index = {id(parameter): i for i, parameter in enumerate(sharing.parameters)}
         self._pieces = [list(self._owned(i)) for i in range(len(sharing.parameters))]
-        listed = [group if isinstance(group, dict) else {"params": [group]} for group in groups]
-        super().__init__([{**group, "params": self._of_group(group)} for group in listed], **options)
+        super().__init__([{**group, "params": self._of_group(group)} for group in whole.param_groups])
 
     def _owned(self, index: int) -> Iterator[tuple[Shard, nn.Parameter]]:
         """The parts of a parameter that this rank steps, with their gradients."""

@@ -106,7 +106,7 @@ def test_shared_states_step_as_whole_ones_do(
         gradients = Gradients(
             [layers], group=ShardSums(sharing), replica=member, replicas=members, tp=ShardNorm(sharing)
         )
-        optimizer = ShardedAdamW(groups_of(layers), sharing, lr=0.05)
+        optimizer = ShardedAdamW(torch.optim.AdamW(groups_of(layers), lr=0.05), sharing)
         norms = []
         for step in range(3):
             gradients.clear()
