@@ -6,8 +6,8 @@ const FIELDS = {
   times: ["forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute", "parameters_per_stage"],
   model: ["model", "config_file", "config", "model_seq", "model_micro_batch", "tp", "spread", "layers_per_stage", "mfu", "recompute", "zero", "weight_budget_gb", "kv_budget_gb"],
 };
-// Of the small model that a launch trains; the planned one has its own.
-const SMALL = ["layers", "hidden", "heads", "seq", "micro_batch"];
+// Of the stand-in that a launch trains; the planned one has its own.
+const SMALL = ["layers", "hidden", "heads", "seq", "vocab", "micro_batch"];
 
 function follow(source) {
   for (const [kind, names] of Object.entries(FIELDS)) for (const name of names) show(name, kind === source.value);

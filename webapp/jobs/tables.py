@@ -20,7 +20,7 @@ class RunTable(Table):
     state = StateColumn("State", order_by=("status",))
     reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
     trains = tables.Column(
-        "Trains", accessor="trained_model", orderable=False, attrs={"td": {"class": "wrap"}}
+        "Trains, parameters", accessor="trained_model", orderable=False, attrs={"td": {"class": "wrap"}}
     )
     labels = tables.Column(orderable=False, attrs={"td": {"class": "wrap"}})
     generation = NumberColumn("Attempt")

@@ -31,7 +31,7 @@ def trained_words(document: Mapping[str, Any], planned: Mapping[str, Any] | None
 
 
 def trained_in_short(model: Mapping[str, Any], planned: Any, stages: int, *, of_plan: bool) -> str:
-    """The same for a row of a list: "planned model, 8.03 billion parameters".
+    """The same for a row of a list, with the number of parameters: "planned, 8.03 billion".
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def trained_in_short(model: Mapping[str, Any], planned: Any, stages: int, *, of_
     if trained is None:
         return "not known"
     if not of_plan:
-        return _size(trained)
-    kind = "planned model" if _as_planned(trained, planned, stages) else "stand-in"
-    return f"{kind}, {_size(trained)}"
+        return _count(trained.parameters)
+    kind = "planned" if _as_planned(trained, planned, stages) else "stand-in"
+    return f"{kind}, {_count(trained.parameters)}"
 
 
 def _read(model: Mapping[str, Any]) -> TrainModel | ConfigModel | None:
