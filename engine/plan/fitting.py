@@ -9,12 +9,15 @@ once it is there, and where it is too much, the limit is lowered.
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from engine.cluster.gpus import Gpu
 from engine.errors import Infeasible
 from engine.plan.held import memory_per_stage
 from engine.plan.result import MemoryUse
 from engine.plan.stages import Stages
 from engine.schedule import OpKind, Schedule
+from engine.schedule.ir import NO_OP
 from engine.schedule.scenario import Scenario
 
 B = TypeVar("B")
@@ -56,10 +59,16 @@ def fitting(
 
 def _over(stages: Stages, gpus: tuple[Gpu, ...], schedule: Schedule) -> dict[int, MemoryUse]:
     """The stages that need more than their GPU has."""
-    if schedule.chunks == 1 and not schedule.has(OpKind.W):
+    if schedule.chunks == 1 and not _splits(schedule):
         return {}  # its limits are those of this memory
     uses = memory_per_stage(stages, gpus, schedule) or ()
     return {stage: use for stage, use in enumerate(uses) if use.total_bytes > use.gpu_bytes}
+
+
+def _splits(schedule: Schedule) -> bool:
+    """Whether backward passes are split: all are, or none."""
+    first = schedule.ops[0, 0]
+    return bool(np.any((first & 3 == OpKind.W) & (first != NO_OP)))
 
 
 def _too_much(scenario: Scenario, gpus: Sequence[Gpu], over: dict[int, MemoryUse]) -> str:
