@@ -344,6 +344,29 @@ def test_the_search_is_never_worse_than_algorithm_1(
     assert ours >= theirs - 1e-6 * abs(theirs)
 
 
+@settings(max_examples=12, deadline=None)
+@given(
+    memory_gb=st.sampled_from([4, 6, 8, 12, 24]),
+    degrees=st.sampled_from([{"ep": 4}, {"cp": 2}, {"ep": 2, "cp": 2, "zero": 1}]),
+    recompute=st.sampled_from(["none", "full"]),
+)
+def test_more_memory_is_never_worse_more_layers_never_take_less_and_units_scale(
+    memory_gb: float, degrees: dict[str, int], recompute: str
+) -> None:
+    def seconds(*, more_gb: float = 0.0, layers: int = 8, scale: float = 1.0) -> float:
+        job = {"model": {**MIXTRAL_CONFIG, "num_hidden_layers": layers}, "recompute": recompute, **degrees}
+        data = asked([16], job, method="algorithm1", max_dp_cells=4)
+        gpu = {"peak_tflops": 312 * scale, "memory_gb": memory_gb + more_gb, "hbm_gb_s": 2039 * scale}
+        data["datacenters"][0] |= {"gpu_type": gpu, "link_gb_s": 300 * scale, "intra_gbps": 100 * scale}
+        option = answer_of(data).options[-1]
+        return math.inf if option.iteration_ms is None else option.iteration_ms
+
+    here = seconds()
+    assert seconds(more_gb=4) <= here * (1 + 1e-9)
+    assert seconds(layers=10) >= here * (1 - 1e-9)
+    assert seconds(scale=2) == pytest.approx(here / 2)
+
+
 def test_gpus_of_a_sequence_sum_gradients_of_the_same_parameters() -> None:
     """On one pipeline: 4·p·(cp − 1)/(cp · BW) over the links of the node."""
     option = best_of(asked([4], {"model": {**SHAPE}, "cp": 2, "recompute": "none"}))

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from django.urls import reverse
 
 from engine.errors import InputError
 from tests.engine.test_plan_parallel import MIXTRAL_CONFIG
@@ -40,6 +41,17 @@ def test_a_degree_that_no_run_has_is_planned_shown_and_not_launched(world: World
     assert f"plan with {name}: 1" in page.context["launch"]["reason"]
     with pytest.raises(InputError, match=rf"plan with {name}: 1"):
         launch_plan(world.users["operator"], plan, plan.result["best"])
+
+
+def test_the_form_shows_what_a_gpu_of_the_layout_holds(world: World) -> None:
+    def shown(**degrees: str) -> str:
+        layout = {"tp": "1", "model_micro_batch": "1"}
+        answer = world.client("operator").post(reverse("planning:plan-model"), EXPERTS | layout | degrees)
+        text = answer.content.decode()
+        return text[text.index("Memory a GPU") :].split(" in the fullest")[0]
+
+    assert shown(ep="8") != shown(ep="1") == shown() != shown(cp="2")
+    assert shown(ep="") == shown()
 
 
 def test_a_plan_without_them_does_not_speak_of_them(world: World) -> None:

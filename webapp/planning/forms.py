@@ -271,7 +271,7 @@ class PlanForm(Sectioned, ModelFields, DataFields):
         team_field(self, user)
         key_field(self)
         self.user = user
-        self.preview_on(partitions="change", tp="change", model_micro_batch="change")
+        self.preview_on(**dict.fromkeys(("partitions", "tp", "cp", "ep", "model_micro_batch"), "change"))
         counted = Prefetch("pools", queryset=GpuPool.objects.with_counts().order_by("gpu_type"))
         offered = DataCenter.objects.visible_to(user).prefetch_related(counted)
         self.fields["datacenters"].queryset = offered  # type: ignore[attr-defined]

@@ -109,11 +109,13 @@ def figures_for(model: str | dict[str, Any], stages: int = 1) -> ModelFigures:
     return figures_of(shape, DTYPE, name, assumed)
 
 
-def memory_for(model: str | dict[str, Any], *, stages: int, tp: int, micro_batch: int) -> float | None:
-    """Bytes on a GPU of the fullest stage, with one microbatch in flight; None if there is no such layout."""
-    job = {"model": model, "partitions": stages, "microbatches": 1, "tp": tp, "micro_batch": micro_batch}
+def memory_for(model: str | dict[str, Any], *, stages: int, **layout: int) -> float | None:
+    """Bytes on a GPU of the fullest stage, with one microbatch in flight; None if there is no such layout.
+
+    layout : `tp`, `cp`, `ep` and `micro_batch` of a plan's job.
+    """
     try:
-        given = parse(JobInput, job)
+        given = parse(JobInput, {"model": model, "partitions": stages, "microbatches": 1, **layout})
         assert given.model is not None
         memory = stages_of(given, given.layouts[0], shape_of(given.model, stages)).memory
     except InputError:

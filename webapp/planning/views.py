@@ -127,12 +127,13 @@ def plan_model(request: HttpRequest) -> HttpResponse:
 
 def _first_layout(post: Mapping[str, str]) -> dict[str, int] | None:
     """The first of each number that the plan's form has of a layout; None where one is missing or wrong."""
-    fields = {"stages": "partitions", "tp": "tp", "micro_batch": "model_micro_batch"}
+    fields = {"stages": "partitions", "tp": "tp", "micro_batch": "model_micro_batch", "cp": "cp", "ep": "ep"}
     try:
         values = {of: PlanForm.base_fields[name].clean(post.get(name, "")) for of, name in fields.items()}
     except ValidationError:
         return None
-    return {of: value[0] for of, value in values.items()} if all(values.values()) else None
+    degrees = {name: values.pop(name) or 1 for name in ("cp", "ep")}
+    return {of: value[0] for of, value in values.items()} | degrees if all(values.values()) else None
 
 
 def _make(
