@@ -22,7 +22,9 @@ from engine.run.part import HostPart
 from engine.run.rank_processes import Children, RankProcesses
 
 AGAIN_S = 0.1  # until what a tracker did not take is offered again
-CLOSE_S = 30.0  # for a tracker to write what it holds, once the run is over
+CLOSE_S = (
+    120.0  # for trackers to write what they hold once the run is over; a busy machine imports them for long
+)
 STOPPED_S = 4.0  # the same of a run that is stopped: who stops it waits for the host
 LOG = "tracking.log"
 
@@ -76,7 +78,8 @@ class Tracking(HostPart):
         """Say how the run ended, and wait for the trackers to write it."""
         ending = "stopped" if self._ranks.stopping else "finished" if self._ranks.all_well() else "failed"
         self._unsent += ending.encode() + b"\n"
-        deadline = time.monotonic() + (STOPPED_S if self._ranks.stopping else CLOSE_S)
+        limit_s = STOPPED_S if self._ranks.stopping else CLOSE_S
+        deadline = time.monotonic() + limit_s
         while self._status is None and time.monotonic() < deadline:
             self._send()
             pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -87,7 +90,9 @@ class Tracking(HostPart):
         if self._status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-        failure = None if self._status == 0 else self._why()
+            failure: str | None = f"they did not end within {limit_s:g} s"
+        else:
+            failure = self._why(self._status) if self._status else None
         self._result["tracking"] = {"folders": self._folders, "failure": failure}
 
     def _send(self) -> None:
@@ -102,13 +107,11 @@ class Tracking(HostPart):
     def _on_end(self, status: int) -> None:
         self._status = os.waitstatus_to_exitcode(status)
         if self._status:
-            line = f"Trackers write no more: {self._why()}"
+            line = f"Trackers write no more: {self._why(self._status)}"
             emit(Log(rank=self._spec.first_rank, line=line, t=time.time()))
 
-    def _why(self) -> str:
+    def _why(self, status: int) -> str:
         with open(self._log, "rb") as log:
             lines = log.read()[-4096:].decode(errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line.strip()), "no output")
-        if self._status is None:
-            return "they took too long to end"
-        return f"status {self._status}: {last} ({LOG})"
+        return f"status {status}: {last} ({LOG})"

@@ -11,6 +11,7 @@ import pytest
 from engine.job.checkpoint.manifest import find, newest_of_run
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
+from tests.runtime.test_trackers import scalars
 
 STEPS = 12
 JOB = {"dtype": "fp64", "steps": STEPS}
@@ -99,12 +100,15 @@ def test_a_rank_that_hangs_fails_a_run_that_does_not_recover(tmp_path: Path) -> 
 def test_killed_rank_costs_time_only(
     victim: int, tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
 ) -> None:
-    of = job(**JOB, recovery={})
+    of = job(**JOB, recovery={}, tracking={"tensorboard": str(tmp_path / "board")})
     with Machines(of, tmp_path, [range(6)]) as run:
         run.at_step(3)
         run.kill_rank(victim)
         result = run.result()
     check_same(result, undisturbed(**JOB))
+    losses = [(step, value) for tag, step, _, value in scalars(tmp_path / "board") if tag == "loss/train"]
+    assert losses == [(i + 1, pytest.approx(loss, rel=1e-6)) for i, loss in enumerate(result["losses"])]
+    assert result["bits_per_byte"] == undisturbed(**JOB)["bits_per_byte"]
     assert [e["iteration"] for e in run.of_kind("step")] == list(range(STEPS)), "each told once"
     (recovery,) = result["recoveries"]
     assert (recovery["failed"], recovery["attempt"]) == ("rank", 2)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import os
 import selectors
 import signal
@@ -35,6 +36,7 @@ from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job
+from tests.runtime.test_trackers import scalars
 from tests.runtime.test_training_equals_single import reference
 from tests.waiting import LIMIT_S, until
 
@@ -67,10 +69,15 @@ def check_exactly_once(run: Run) -> None:
 
 
 def test_losses_norms_and_spans(tmp_path: Path) -> None:
-    run = Run(job(**EMULATED, clip=1.0, steps=3), str(tmp_path))
+    folder = tmp_path / "board"
+    run = Run(job(**EMULATED, clip=1.0, steps=3, tracking={"tensorboard": str(folder)}), str(tmp_path))
     result = run.result()
     check_equal(run, result)
     check_exactly_once(run)
+    bits = [loss / math.log(2) for loss in result["losses"]]  # a token is a byte
+    assert result["bits_per_byte"] == pytest.approx(bits)
+    written = [(step, value) for tag, step, _, value in scalars(folder) if tag == "bits_per_byte/train"]
+    assert written == [(i, pytest.approx(value, rel=1e-6)) for i, value in enumerate(bits, 1)]
     swap, n = result["swap"], len(result["swap"]["sub_models"])
     assert swap["feasible"]
     assert n > 2

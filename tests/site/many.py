@@ -546,6 +546,9 @@ def _stats(run: Run, numbers: range, length_s: float) -> Iterator[IterationStat]
             start=run.epoch + i * length_s,
             end=run.epoch + (i + 1) * length_s,
             loss=1.8 + 3.4 * math.exp(-i / 250) + wave,
+            bits_per_byte=(1.8 + 3.4 * math.exp(-i / 250) + wave) / 3.1,  # of tokens of 4.5 bytes
+            validation_loss=1.9 + 3.4 * math.exp(-i / 250) if i % 100 == 99 else None,
+            validation_bits_per_byte=(1.9 + 3.4 * math.exp(-i / 250)) / 3.1 if i % 100 == 99 else None,
             grad_norm=1 + 3 / (1 + i / 40) + wave,
             learning_rate=3e-4,
             tokens=8192,

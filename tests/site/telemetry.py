@@ -124,6 +124,7 @@ def step_event(run: Run, iteration: int, **fields: Any) -> dict[str, Any]:
     return {
         **key,
         "loss": 5.0 - iteration,
+        "bits_per_byte": 2.5 - iteration / 2,
         "grad_norm": 1.0,
         "learning_rate": 1e-3,
         "tokens": 10,

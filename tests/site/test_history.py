@@ -37,6 +37,7 @@ def test_every_iteration_is_a_point_while_they_are_few(world: World, run: Run) -
     assert found["every"] == 1
     assert [point["iteration"] for point in found["iterations"]] == [0, 1, 2, 3, 4]
     assert [point["loss"] for point in found["iterations"]] == [5, 4, 3, 2, 1]
+    assert [point["bits_per_byte"] for point in found["iterations"]] == [2.5, 2, 1.5, 1, 0.5]
     assert {point["tokens_per_s"] for point in found["iterations"]} == {10.0}
     assert {point["utilization"] for point in found["iterations"]} == {0.5}
     assert found["iterations"][1]["start"] == 1000.0
