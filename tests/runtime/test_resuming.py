@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from engine.commands.train import command
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import find
-from engine.job.checkpoint.resuming import rate_change, with_kept_rate, with_rate_of
+from engine.job.checkpoint.resuming import (
+    changes,
+    rate_change,
+    saved_sections,
+    with_kept_rate,
+    with_rate_of,
+)
 from engine.job.learning_rate import LearningRateSchedule
 from engine.job.losses import rate_of
 from tests.runtime.jobs import document, job
@@ -81,3 +88,18 @@ def test_an_older_checkpoint_has_no_rate_to_keep(tmp_path: Path) -> None:
     again = job(resume=where, lr_schedule={"on_resume": "keep"}, steps=9)
     with pytest.raises(InputError, match=r"on_resume.*did not store its learning rate: use rebuild"):
         with_kept_rate(again, lambda: "aa")
+
+
+def test_what_an_older_version_did_not_know_had_its_default() -> None:
+    """A checkpoint of before AdamW had groups and betas: only what differs from the defaults is said."""
+    sections = saved_sections(job())
+    for name in ("weight_decay_on", "betas", "eps"):
+        del sections["optimizer"][name]
+    manifest = SimpleNamespace(job=sections, step=1)
+    older: Any = SimpleNamespace(manifest=manifest, where="/c/step-1")
+    assert changes(job(), older) == []
+    said = changes(job(weight_decay_on="matrices", betas=[0.9, 0.95]), older)
+    assert said == [
+        "optimizer.betas: [0.9, 0.999] in the checkpoint, [0.9, 0.95] now",
+        "optimizer.weight_decay_on: all in the checkpoint, matrices now",
+    ]

@@ -86,7 +86,9 @@ ADAPT = ("adapt_percent", "adapt_policy", "adapt_layout")
 
 def _tracker(label: str) -> forms.CharField:
     """The field of a tracker's folder."""
-    told = "A folder on the machine of the first rank, open to runs. Leave empty to write none."
+    told = (
+        "A folder that all nodes open to runs; the machine of the first rank writes it. Leave empty for none."
+    )
     return forms.CharField(label=label, max_length=500, required=False, help_text=told)
 
 

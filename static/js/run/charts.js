@@ -70,8 +70,8 @@ export class Charts {
     const held = points.filter((it) => it.validation_loss != null), checked = held.at(-1);
     const validation = { ...trace, x: held.map((it) => it.iteration + 1), y: held.map((it) => it.validation_loss), mode: "lines+markers", line: { color: t.ink3, width: 1.4 }, marker: { color: t.ink3, size: 4 }, hovertemplate: "validation %{y:.3f} at %{x:,}<extra></extra>" };
     const training = `training ${inBits(last.loss, last.bits_per_byte)}`;
-    const words = checked ? `${training}, validation ${inBits(checked.validation_loss, checked.validation_bits_per_byte)} (grey)` : training;
-    const label = note(t, 1, 1, words, { xref: "paper", yref: "paper", yanchor: "top", bgcolor: t.bg });
+    const words = checked ? `${training}<br>grey: validation ${inBits(checked.validation_loss, checked.validation_bits_per_byte)}` : training;
+    const label = note(t, 1, 1, words, { xref: "paper", yref: "paper", yanchor: "top", align: "right", bgcolor: t.bg });
     this.#plot(this.loss, checked ? [trace, validation] : [trace], layout(t, { notes: [label] }), `${t.bg} ${points.length} ${last.iteration} ${last.loss} ${held.length}`);
   }
 
