@@ -2,6 +2,7 @@
 
 import selectors
 from collections.abc import Callable
+from typing import Any
 
 from engine.control.pulse import Pulses
 from engine.run.coordinators import PrefillCoordinators
@@ -38,24 +39,26 @@ def begin(
     if job.prefill is not None and first.schedule is not None:
         coordinators = PrefillCoordinators(selector=selector, emit=emit, life=ranks.life, children=children)
         watching.append(coordinators)
-    tracks = bool(job.tracking.folders) and first.spec.first_rank in first.spec.local
+
+    def track(result: dict[str, Any]) -> None:
+        if job.tracking.folders and first.spec.first_rank in first.spec.local:
+            watching.append(Tracking(first.spec, ranks, children, result))
+
     if job.failures.recovery is not None:
         result = RunResult(ranks)
         recovering = Recovering(first, ranks, selector, verdict=verdict, result=result)
         commands["cut"] = recovering.cut
-        if tracks:
-            watching.append(Tracking(first.spec, ranks, children, result.added))
+        track(result.added)
         ranks.parts = [result, recovering, *watching]
     elif first.plan is not None and (me := replica_here(first)) is not None:
         workers = TrackedWorkers(ranks, first, me, selector)
-        if tracks:
-            watching.append(Tracking(first.spec, ranks, children, workers.added))
+        track(workers.added)
         ranks.parts = [workers, *watching]
         ranks.start(workers.first)
     else:
         reports = SwapWorkers(ranks) if first.plan else RunResult(ranks)
-        if tracks and isinstance(reports, RunResult):
-            watching.append(Tracking(first.spec, ranks, children, reports.added))
+        if isinstance(reports, RunResult):
+            track(reports.added)
         ranks.parts = [reports, *watching]
         ranks.start(first)
         if first.store is not None:
