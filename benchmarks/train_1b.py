@@ -25,7 +25,7 @@ from engine.job.events.training import Rank, Result
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.memory import stage_memory
-from engine.job.predict import stage_parameters
+from engine.job.all_reduce import stage_parameters
 from engine.run.launcher import RankGroup
 
 STAGES = 4
