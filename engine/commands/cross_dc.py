@@ -33,8 +33,8 @@ def command(
     """Compare data and pipeline parallelism across data centres.
 
     FILE (JSON or YAML, - for standard input): datacenters and job as for `meridian plan`, replicas, boundary
-    {bandwidth_gbps, latency_ms, egress_price_per_gb} with one value or a list of each, policies, batches,
-    recompute. --batches and --recompute stand for those of the document.
+    {bandwidth_gbps, latency_ms, egress_price_per_gb} with one value or a list of each, policies, sends,
+    batches, recompute. --batches and --recompute stand for those of the document.
     """
     document = with_model(load_document(file), "job", "model")
     document = with_tables(document, *(("job", "layer_profiles", name) for name in ("times", "sizes")))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.errors import Infeasible
-from engine.schedule.scenario import Link, Scenario, Times
+from engine.schedule.scenario import Link, Scenario, Sends, Times
 from engine.schedule.traversal import Traversal
 from engine.simulate import SimulationResult, simulate
 
@@ -27,6 +27,7 @@ class CrossDcJob:
         weight.
     gradient_bytes : of the whole model.  activation_bytes : of one microbatch, between two stages.
     replicas : pipelines in total (n_DP).
+    sends : whether a send lets its GPU go on at once, or holds it until the message has arrived.
     memory, full : most microbatches that a stage holds in flight, and of them with all their activations.
     """
 
@@ -39,6 +40,7 @@ class CrossDcJob:
     dcs: int = 2
     memory: int | None = None
     full: int | None = None
+    sends: Sends = "overlapped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,5 +139,6 @@ def _scenario(job: CrossDcJob, policy: str, dc_of_stage: list[int], wan: Link) -
         times=job.times,
         memory_limit=job.memory,
         full_limit=job.full,
+        sends=job.sends,
         spans=False,
     )

@@ -223,6 +223,7 @@ class _Comparison:
             activation_bytes=planned.activation_bytes,
             dcs=self._request.dcs,
             memory=room.in_flight,
+            sends=self._request.sends,
             full=room.full if any(profile.recompute_s for profile in profiles) else None,
         )
 

@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.inputs import Count, Document, NonNegative, Positive, nearest
 from engine.model.flops import Recompute
 from engine.plan.request import LEAST_GBPS, DataCenterInput, JobInput
-from engine.schedule.scenario import MOST_OPS
+from engine.schedule.scenario import MOST_OPS, Sends
 
 # Those of a straight path or a wave: a loop's way back from the last data centre to the first has a link of
 # its own in a scenario, and here it has none.
@@ -52,6 +52,7 @@ class BoundaryInput(Document):
 class CrossDcRequest(Document):
     """A validated request: equal data centres in a row, one job, and `replicas` pipelines of it in total.
 
+    sends : of schedules over the WAN, overlapped or blocking.
     batches : global batches to compare next to the job's, as multiples of it.
     recompute : recomputation to compare next to the job's; None: the job's alone.
     """
@@ -61,6 +62,7 @@ class CrossDcRequest(Document):
     job: JobInput
     replicas: Count = Field(le=1_000_000)
     policies: list[str] = Field(default=list(DEFAULT_POLICIES), min_length=1)
+    sends: Sends = "overlapped"
     batches: Batches = [1]
     recompute: Modes | None = None
 

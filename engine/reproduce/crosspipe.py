@@ -7,15 +7,10 @@ from importlib.resources import files
 
 import numpy as np
 
-from engine.errors import Infeasible
 from engine.model.presets import PRESETS
 from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
 from engine.reproduce import Experiment, Explained, Outcome, Plot, Refuted, Row, Series, Untested
-from engine.schedule import build
-from engine.schedule.ir import NO_OP, OpKind
 from engine.schedule.scenario import Link, Scenario, Times
-from engine.schedule.timing import Jitter, durations, time_ops
-from engine.schedule.traversal import WITHIN_STAGE
 from engine.simulate import simulate
 
 # Llama-3 405B as its report trains it: 16 M tokens a step in sequences of 8,192 over 64 pipelines.
@@ -287,21 +282,12 @@ def table_times(model: str) -> Times:
 def blocking_span(policy: str, times: Times, delay: float) -> float:
     """Makespan of a static order in which a sender over the boundary waits until its message has arrived.
 
-    Sending is then the end of the producing op: it is longer by `delay`, and the link takes no time.
+    Only the sum of latency and transfer counts.
     """
-    scenario = _table_scenario(policy, times, _halves(2), Link(), None)
-    built = build(scenario)
-    assert not isinstance(built, Infeasible), f"{policy} has no limit"
-    schedule, traversal = built.schedule, built.schedule.traversal
-    lengths = durations(scenario, traversal.chunks, split=schedule.has(OpKind.W))
-    over_wan = np.append(scenario.hop_is_wan[traversal.hop_of] & (traversal.hop_of != WITHIN_STAGE), False)
-    stage = np.arange(scenario.stages)[:, None]
-    kind, chunk = schedule.ops[0] & 3, (schedule.ops[0] >> 2) // scenario.microbatches
-    position = traversal.position_of[stage, np.maximum(chunk, 0)]
-    sends = (kind == OpKind.F) & over_wan[position] | (kind == OpKind.B) & np.roll(over_wan, 1)[position]
-    factor = np.where(sends & (schedule.ops[0] != NO_OP), 1 + delay / lengths[kind, stage], 1.0)
-    transfers = np.ones((2, len(traversal.hop_of), 1, scenario.microbatches))
-    return time_ops(scenario, schedule, Jitter(ops=factor[None], transfers=transfers)).makespan
+    scenario = _table_scenario(policy, times, _halves(2), Link(latency=delay), None)
+    makespan = simulate(scenario.model_copy(update={"sends": "blocking"})).makespan
+    assert makespan is not None, f"{policy} has no limit"
+    return makespan
 
 
 def memory_and_dcs() -> Outcome:

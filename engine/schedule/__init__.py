@@ -23,8 +23,11 @@ def policy_of(name: str) -> Policy:
 def build(scenario: Scenario, search: Search | None = None) -> Built | Infeasible:
     """Return the policy's schedule for `scenario`, or why there is none within its limits.
 
+    The order is that for overlapped sends: if they block, that means the same for every policy.
     The first call in a process loads (the first ever: compiles) the event loop.
     """
+    if scenario.sends != "overlapped":
+        scenario = scenario.model_copy(update={"sends": "overlapped"})
     search = search or Search(seconds=scenario.time_limit_s, seed=scenario.seed)
     policy = policy_of(scenario.policy)
     if scenario.contention == BEST:

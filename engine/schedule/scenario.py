@@ -20,6 +20,8 @@ from engine.schedule.traversal import TraversalName
 POLICIES = tuple(MODULES)
 Contention = Literal["rank", "round-robin", "fifo", "best"]
 BEST: Contention = "best"  # the fastest of the others on the scenario
+# A send lets its GPU go on at once, or holds it until the message has arrived.
+Sends = Literal["overlapped", "blocking"]
 RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
 # Beyond these a simulation takes gigabytes: ops of one iteration, and ops written as spans.
@@ -70,6 +72,7 @@ class Scenario(Document):
     wan: Link | list[Link] = Link()
     lan: Link | list[Link] = Link()
     sharing: Sharing | None = None
+    sends: Sends = "overlapped"
     memory_limit: Limit | None = None
     full_limit: Limit | None = None
     policy: str

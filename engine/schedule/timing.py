@@ -56,7 +56,9 @@ def time_ops(scenario: Scenario, schedule: Schedule, jitter: Jitter | None = Non
     """Return when each op and transfer of `schedule` runs, each as early as its order allows.
 
     An op starts as soon as its GPU is free, its inputs have arrived and its recompute gate is open. A link
-    sends in the order of the Schedule, or of the producing ops if it is not listed.
+    sends in the order of the Schedule, or of the producing ops if it is not listed. If the scenario's sends
+    block, a GPU is free once the message that its last op sent to another stage has arrived there; receives
+    are posted ahead.
 
     Raises
     ------
@@ -128,6 +130,7 @@ def _case(scenario: Scenario, schedule: Schedule, jitter: Jitter | None) -> kern
         queue_begin=np.cumsum([0, *map(len, queues.sent)]).astype(np.int64),
         sent=np.concatenate(queues.sent).astype(np.int32) if queues.sent else np.zeros(0, dtype=np.int32),
         gate=_GATES[schedule.recompute_gate],
+        sends_block=scenario.sends == "blocking",
     )
 
 
@@ -173,6 +176,7 @@ def _clock(case: kernel.Case) -> kernel.Clock:
         forward_end=np.full(positions, kernel.UNKNOWN),
         at=np.zeros((n, stages), dtype=np.int64),
         free=np.zeros((n, stages)),
+        sending=np.full((n, stages), kernel.NOTHING, dtype=np.int64),
         queue_at=case.queue_begin[:-1].copy(),
         link_free=np.zeros((2 * stages, n)),
         stack=np.zeros(actors, dtype=np.int64),

@@ -18,6 +18,7 @@ from engine.schedule.compiled import compiled
 F, R, B, W = 0, 1, 2, 3
 GATE_NONE, GATE_JIT, GATE_LATE = 0, 1, 2
 UNKNOWN = np.nan
+NOTHING = -1
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     queue_begin: Ints  # (queues + 1,), start of each queue in `sent`
     sent: NDArray[np.int32]  # codes of transfers in sending order, queue after queue
     gate: int
+    sends_block: bool  # a GPU waits until its message has arrived
 
 
 class Clock(NamedTuple):
@@ -59,6 +61,7 @@ class Clock(NamedTuple):
     forward_end: Floats
     at: Ints  # (pipelines, stages), the next op
     free: Floats
+    sending: Ints  # as free: transfer · microbatches + microbatch that the GPU waits for, or NOTHING
     queue_at: Ints  # (queues,), the next transfer of a queue
     link_free: Floats  # (2 · hops, pipelines); a shared link uses pipeline 0
     stack: Ints
@@ -116,6 +119,13 @@ def _ready(case, clock, kind, k, v, m):
 
 
 @compiled
+def _sender(case, transfer):
+    """The stage that sends a transfer."""
+    edges = len(case.stage_of) - 1
+    return case.stage_of[transfer if transfer < edges else transfer - edges + 1]
+
+
+@compiled
 def _time_transfer(case, clock, transfer, k, m, owner, produced_at):
     """Sends it as soon as its link is free, and wakes the receiver."""
     link = case.link_of[transfer]
@@ -129,6 +139,8 @@ def _time_transfer(case, clock, transfer, k, m, owner, produced_at):
     edges = len(case.stage_of) - 1
     position = transfer + 1 if transfer < edges else transfer - edges
     _push(clock, k * case.ops.shape[1] + case.stage_of[position])
+    if case.sends_block:
+        _push(clock, k * case.ops.shape[1] + _sender(case, transfer))
 
 
 @compiled
@@ -137,6 +149,8 @@ def _deliver(case, clock, transfer, k, m, end):
     link = case.link_of[transfer]
     if link < 0:
         return
+    if case.sends_block:
+        clock.sending[k, _sender(case, transfer)] = transfer * case.microbatches + m
     queue = case.queue_of[link, k]
     if queue < 0:
         _time_transfer(case, clock, transfer, k, m, k, end)
@@ -162,9 +176,23 @@ def _finish(case, clock, kind, k, v, m, start, end):
 
 
 @compiled
+def _waits_for_send(case, clock, k, s):
+    """Whether it is not known yet when the last message of a GPU arrives; else the GPU is free then."""
+    if clock.sending[k, s] < 0:
+        return False
+    transfer, m = divmod(clock.sending[k, s], case.microbatches)
+    arrival = _arrival(case, clock, transfer, k, m)
+    if np.isnan(arrival):
+        return True
+    clock.free[k, s] = max(clock.free[k, s], arrival)
+    clock.sending[k, s] = NOTHING
+    return False
+
+
+@compiled
 def _run_gpu(case, clock, k, s):
     longest = case.ops.shape[2]
-    while clock.at[k, s] < longest:
+    while clock.at[k, s] < longest and not _waits_for_send(case, clock, k, s):
         i = clock.at[k, s]
         code = case.ops[k, s, i]
         if code < 0:

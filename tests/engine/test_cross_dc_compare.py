@@ -129,6 +129,14 @@ def test_a_larger_batch_and_recomputation_are_jobs_of_their_own() -> None:
     assert "variants" not in compared(job=job).as_dict()
 
 
+def test_sends_that_block_hold_a_stage_for_each_message() -> None:
+    (free,), (held,) = compared().points, compared(sends="blocking").points
+    assert held.data == free.data  # a pipeline that lies in one data centre sends nothing over the WAN
+    delay_ms = 5 + R * A / (100e9 / 8) * 1e3
+    longer_ms = 2 * M * delay_ms - 2 * delay_ms  # of GPipe's two stages, where overlapped sends cost 2 delays
+    assert held.pipeline.iteration_ms - free.pipeline.iteration_ms == pytest.approx(longer_ms)
+
+
 def test_without_an_egress_price_there_are_no_costs() -> None:
     (point,) = compared(boundary={"bandwidth_gbps": 100, "latency_ms": 5}).points
     assert point.data.egress_cost is None

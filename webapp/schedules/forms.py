@@ -98,6 +98,14 @@ class ScheduleForm(Sectioned, forms.Form):
         required=False,
         help_text="Which pipeline sends first on a shared link. The best rule is named in the answer.",
     )
+    sends = of_scenario(
+        "sends",
+        words={"overlapped": "overlapped", "blocking": "blocking"},
+        label="Sends",
+        initial="overlapped",
+        required=False,
+        help_text="A blocking send holds its GPU until the message has arrived.",
+    )
     recompute_rule = of_scenario(
         "recompute_rule",
         words={
@@ -142,7 +150,7 @@ class ScheduleForm(Sectioned, forms.Form):
         (
             "Links",
             "",
-            ["wan_latency", "wan_transfer", "lan_latency", "lan_transfer", "sharing", "contention"],
+            ["wan_latency", "wan_transfer", "lan_latency", "lan_transfer", "sharing", "contention", "sends"],
         ),
         ("Limits", "Of each stage", ["memory_limit", "full_limit"]),
         ("Search and variation", "", ["time_limit_s", "jitter", "seed"]),
@@ -240,6 +248,7 @@ def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
 _OPTIONAL = (
     "sharing",
     "contention",
+    "sends",
     "recompute_rule",
     "memory_limit",
     "full_limit",
