@@ -13,7 +13,7 @@ from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder
 from engine.commands.layer_tables import with_tables
-from engine.commands.reports import write_result, write_torch
+from engine.commands.reports import write_megatron, write_result, write_torch
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
@@ -48,6 +48,13 @@ from engine.simulate.timeline import Timeline
     type=click.Path(path_type=Path),
     help="Folder for pipeline0.csv, pipeline1.csv, …: the orders for torch.distributed.pipelining.",
 )
+@click.option(
+    "--megatron",
+    "megatron_out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for arguments.txt and config.json: the settings under which Megatron-LM runs this order.",
+)
 def command(
     file: str,
     policies: str | None,
@@ -55,20 +62,22 @@ def command(
     as_json: bool,
     out: Path | None,
     torch_out: Path | None,
+    megatron_out: Path | None,
 ) -> None:
     """Simulate pipeline schedules on one DP-cell.
 
     FILE (JSON or YAML, - for standard input) is a scenario in abstract time units: stages, dc_of_stage,
     pipelines, microbatches, times {forward, backward, recompute, weight} or
     {layer_profiles, model, gpu, micro_batch, tp, layers_per_stage}, wan and lan {latency, transfer},
-    sharing, memory_limit, full_limit, contention, recompute_rule, chunks, traversal, jitter, seed,
+    sharing, sends, memory_limit, full_limit, contention, recompute_rule, chunks, traversal, jitter, seed,
     time_limit_s and policy.
     """
     document = with_tables(load_document(file), ("times", "layer_profiles"))
     if policies is not None and schedule_file is not None:
         raise InputError("--schedule", schedule_file, "not together with --compare")
-    if policies is not None and torch_out is not None:
-        raise InputError("--torch", str(torch_out), "not together with --compare")
+    for option, given in (("--torch", torch_out), ("--megatron", megatron_out)):
+        if policies is not None and given is not None:
+            raise InputError(option, str(given), "not together with --compare")
     announce_compilation()
     if policies is not None:
         _compare(document, policies, as_json, out)
@@ -78,6 +87,8 @@ def command(
         write_result(result, folder(out))
     if torch_out is not None:
         write_torch(result, torch_out)
+    if megatron_out is not None:
+        write_megatron(result, megatron_out)
     if as_json:
         click.echo(json.dumps(result.as_dict(), allow_nan=False))
     else:
