@@ -18,7 +18,7 @@ from engine.reproduce import Explained, Outcome, Refuted, Row
 from engine.schedule import Search
 from engine.schedule.auto import Auto
 from engine.schedule.contention import RULES, contention_name
-from engine.schedule.scenario import Link, RecomputeRule, Scenario, Times
+from engine.schedule.scenario import Contention, Link, RecomputeRule, Scenario, Times
 from engine.schedule.timing import time_ops
 from engine.simulate import SimulationResult, simulate
 
@@ -74,6 +74,7 @@ def cell(
     *,
     layout: tuple[int, ...] = LAYOUT,
     latency_s: float = 0.0,
+    contention: Contention | None = None,
 ) -> SimulationResult:
     """One DP-cell of the testbed with `bytes_per_s` between the two nodes of each pipeline."""
     scenario = Scenario(
@@ -85,9 +86,20 @@ def cell(
         wan=Link(latency=latency_s, transfer=ACTIVATION_BYTES / bytes_per_s),
         policy=what.policy,
         recompute_rule=what.rule,
+        contention=contention,
         spans=False,
     )
     return simulate(scenario)
+
+
+def _under_rules(layout: tuple[int, ...] = LAYOUT, latency_s: float = 0.0) -> str:
+    """What Atlas takes on 5 Gbps under every rule of contention."""
+    slots = {
+        name: _seconds(cell(ATLAS, 4, FIVE_GBPS, layout=layout, latency_s=latency_s, contention=rule))
+        / FORWARD_S
+        for name, rule in RULE_OF.items()
+    }
+    return "Atlas in slots of F: " + ", ".join(f"{name} {value:.1f}" for name, value in slots.items())
 
 
 def gain(
@@ -116,6 +128,7 @@ def single_tcp() -> Outcome:
             unit="x",
             tolerance=0.1,
             assumes=SETTING,
+            note=_under_rules(),
         )
         for over in BASELINES
     ]
@@ -144,6 +157,7 @@ def _atlas_busy() -> Row:
         unit="%",
         tolerance=0.02,
         assumes=SETTING,
+        note=_under_rules(),
     )
 
 
@@ -180,6 +194,7 @@ def _with_propagation() -> list[Row]:
             expected_deviation=expected[over.label],
             answer=Explained(cause=cause, without_cause=gain(over, 4, rate)),
             assumes=WITH_PROPAGATION,
+            note=_under_rules(latency_s=LATENCY_S),
         )
         for over in BASELINES
     ]
@@ -234,6 +249,7 @@ def _other_layouts() -> list[Row]:
                     if far
                     else None,
                     assumes=SETTING.replace("(2, 1, 1)", shown),
+                    note=_under_rules(layout),
                 )
             )
     return rows
