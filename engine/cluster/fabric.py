@@ -8,7 +8,7 @@ rails share switches, so switches are counted over the whole fabric.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # any-to-any: nothing is known of domains, and every GPU reaches every other through its share of the network.
@@ -90,4 +90,65 @@ def _fabric(gpus: int, joined: int, radix: int, prices: Prices) -> Fabric:
         transceivers=transceivers,
         cost_usd=switches * radix * prices.port_usd + transceivers * prices.transceiver_usd,
         power_w=switches * radix * prices.port_w + transceivers * prices.transceiver_w,
+    )
+
+
+def with_spares(fabric: Fabric, spares: int, radix: int, prices: Prices) -> Fabric:
+    """The fabric with further switches, powered and with a transceiver in each port (Rail-only, §IV-C).
+
+    Each can take over for a failed switch; optical switches or hands move the links.
+    """
+    ports = spares * radix
+    return replace(
+        fabric,
+        switches=fabric.switches + spares,
+        ports=fabric.ports + ports,
+        transceivers=fabric.transceivers + ports,
+        cost_usd=fabric.cost_usd + ports * (prices.port_usd + prices.transceiver_usd),
+        power_w=fabric.power_w + ports * (prices.port_w + prices.transceiver_w),
+    )
+
+
+def most_spares(fabric: Fabric, dearer: Fabric, radix: int, prices: Prices) -> int | None:
+    """The most spare switches with which a fabric costs no more than a dearer one; None if they are free."""
+    each = radix * (prices.port_usd + prices.transceiver_usd)
+    return None if each == 0 else math.floor((dearer.cost_usd - fabric.cost_usd) / each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransceiverFailures:
+    """How often transceivers fail, and what a failure costs beside the new one.
+
+    per_year : share of them that fail in a year.  repair_h : until a failed one is replaced.
+    gpu_usd_per_h : price of the GPU that waits behind it.
+    """
+
+    per_year: float
+    repair_h: float
+    gpu_usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outages:
+    """Expected transceiver failures of a fabric in a year, and their dollars."""
+
+    failures: float
+    gpu_hours_lost: float
+    replaced_usd: float
+    lost_usd: float
+
+
+def outages(fabric: Fabric, gpus: int, rule: TransceiverFailures, prices: Prices) -> Outages:
+    """What failing transceivers cost in a year.
+
+    Of a fabric's 2 · tiers · N transceivers, 2N are on links between a GPU and its switch. If one of these
+    fails, the GPU is lost until it is replaced (Rail-only, §IV-C). The others have links beside them.
+    """
+    failures = fabric.transceivers * rule.per_year
+    hours = (2 * gpus if fabric.tiers else 0) * rule.per_year * rule.repair_h
+    return Outages(
+        failures=failures,
+        gpu_hours_lost=hours,
+        replaced_usd=failures * prices.transceiver_usd,
+        lost_usd=hours * rule.gpu_usd_per_h,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from engine.cluster.fabric import Fabric
 from engine.commands.files import folder, write_json
 from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
@@ -56,6 +57,8 @@ def lines(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
         yield from _iterations(result)
         yield ""
     yield from _fabrics(result)
+    yield from _spares(result)
+    yield from _outages(result)
     if result.traffic is not None:
         yield ""
         yield from _traffic(request, result)
@@ -73,10 +76,11 @@ def _collectives(result: NetworkResult) -> list[str]:
             str(each.y),
             number(each.rail_only_s * 1e3, 4),
             number(each.rail_optimised_s * 1e3, 4),
+            number(each.slowdown, 3),
         )
         for each in result.collectives
     ]
-    head = ("collective", "size\nMB", "x", "y", "rail-only\nms", "rail-optimised\nms")
+    head = ("collective", "size\nMB", "x", "y", "rail-only\nms", "rail-optimised\nms", "slow-down")
     return render(head, rows, left=(0,))
 
 
@@ -135,16 +139,55 @@ def _fabrics(result: NetworkResult) -> list[str]:
 def _fabric(pair: FabricPair) -> Iterator[list[str | None]]:
     for name, fabric in (("rail-optimised", pair.rail_optimised), ("rail-only", pair.rail_only)):
         saved = (pair.cost_saving, pair.power_saving) if name == "rail-only" else (None, None)
-        yield [
+        yield _fabric_row(pair, name, fabric, *saved)
+    if pair.spares is not None:
+        name = f"rail-only, {pair.spares.switches:,} spare"
+        yield _fabric_row(
+            pair, name, pair.spares.rail_only, pair.spares.cost_saving, pair.spares.power_saving
+        )
+
+
+def _fabric_row(
+    pair: FabricPair, name: str, fabric: Fabric, cost_saving: float | None, power_saving: float | None
+) -> list[str | None]:
+    return [
+        str(pair.hb_domain),
+        name,
+        str(fabric.tiers),
+        f"{fabric.switches:,}",
+        f"{fabric.transceivers:,}",
+        number(fabric.cost_usd / 1e6, 2),
+        number(fabric.power_w / 1e6, 3),
+        *(number(None if share is None else 100 * share, 1) for share in (cost_saving, power_saving)),
+    ]
+
+
+def _spares(result: NetworkResult) -> Iterator[str]:
+    for pair in result.fabrics:
+        if pair.spares is not None and pair.spares.most is not None:
+            most = f"{pair.spares.most:,} spare switches"
+            yield f"HB domain {pair.hb_domain}: rail-only costs no more than rail-optimised with up to {most}"
+
+
+def _outages(result: NetworkResult) -> list[str]:
+    head = ("HB\ndomain", "fabric", "failures\na year", "GPU hours\nlost", "replaced\n$", "GPU hours\n$")
+    rows = [
+        (
             str(pair.hb_domain),
             name,
-            str(fabric.tiers),
-            f"{fabric.switches:,}",
-            f"{fabric.transceivers:,}",
-            number(fabric.cost_usd / 1e6, 2),
-            number(fabric.power_w / 1e6, 3),
-            *(number(None if share is None else 100 * share, 1) for share in saved),
-        ]
+            number(each.failures, 1),
+            number(each.gpu_hours_lost, 1),
+            f"{each.replaced_usd:,.0f}",
+            f"{each.lost_usd:,.0f}",
+        )
+        for pair in result.fabrics
+        if pair.outages is not None
+        for name, each in (
+            ("rail-optimised", pair.outages.rail_optimised),
+            ("rail-only", pair.outages.rail_only),
+        )
+    ]
+    return ["transceivers that fail", *render(head, rows, left=(1,))] if rows else []
 
 
 def _traffic(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:

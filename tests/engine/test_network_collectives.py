@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.cluster.collectives import Rates, full_bisection_s, hierarchical_s, ring_all_reduce_s, sent_bytes
-from engine.cluster.fabric import Prices, clos_capacity, clos_tiers, leaf_ports, rail_only, rail_optimised
+from engine.cluster.fabric import (
+    Prices,
+    TransceiverFailures,
+    clos_capacity,
+    clos_tiers,
+    leaf_ports,
+    most_spares,
+    outages,
+    rail_only,
+    rail_optimised,
+    with_spares,
+)
 
 GRIDS = [(x, y) for x in (1, 2, 3, 4) for y in (1, 2, 3, 4)]
 RATES = Rates(hb_bytes_per_s=300e9, nic_bytes_per_s=25e9)
@@ -122,3 +133,54 @@ def test_two_ports_join_two_gpus_and_no_more() -> None:
     assert clos_tiers(2, 2) == 1
     with pytest.raises(ValueError, match="at least 4 ports"):
         clos_tiers(3, 2)
+
+
+@given(
+    gpus=st.sampled_from([64, 1024, 32_768]),
+    k=st.sampled_from([8, 16, 64]),
+    radix=st.sampled_from([16, 64, 128]),
+    spares=st.integers(0, 5000),
+)
+def test_spare_switches_cost_what_their_ports_and_transceivers_do(
+    gpus: int, k: int, radix: int, spares: int
+) -> None:
+    full, rails = rail_optimised(gpus, radix, Prices()), rail_only(gpus, k, radix, Prices())
+    spared = with_spares(rails, spares, radix, Prices())
+    assert spared.switches - rails.switches == spares
+    assert spared.cost_usd - rails.cost_usd == pytest.approx(spares * radix * (694 + 199))
+    assert spared.power_w - rails.power_w == pytest.approx(spares * radix * (18 + 9))
+    most = most_spares(rails, full, radix, Prices())
+    assert most is not None
+    assert (spared.cost_usd <= full.cost_usd * (1 + 1e-12)) == (spares <= most)
+
+
+def test_free_spares_have_no_most() -> None:
+    free = Prices(port_usd=0, transceiver_usd=0)
+    rails = rail_only(64, 8, 16, free)
+    assert most_spares(rails, rails, 16, free) is None
+
+
+@given(gpus=st.integers(2, 100_000), radix=st.sampled_from([16, 64]), rate=st.floats(0.001, 1))
+def test_transceivers_fail_on_each_link_and_cost_a_gpu_only_on_its_own(
+    gpus: int, radix: int, rate: float
+) -> None:
+    """Counted link by link: one from each GPU to its switch, one more for each further tier."""
+    rule = TransceiverFailures(per_year=rate, repair_h=5, gpu_usd_per_h=3)
+    fabric = rail_optimised(gpus, radix, Prices())
+    links = [tier for _ in range(gpus) for tier in range(fabric.tiers)] if gpus < 1000 else None
+    found = outages(fabric, gpus, rule, Prices())
+    if links is not None:
+        assert found.failures == pytest.approx(rate * 2 * len(links))
+        assert found.gpu_hours_lost == pytest.approx(rate * 2 * links.count(0) * 5)
+    assert found.replaced_usd == pytest.approx(found.failures * 199)
+    assert found.lost_usd == pytest.approx(found.gpu_hours_lost * 3)
+    assert outages(rail_only(gpus, gpus, radix, Prices()), gpus, rule, Prices()).failures == 0
+
+
+@pytest.mark.parametrize(("x", "y"), GRIDS[1:])
+def test_forwarding_slows_an_all_to_all_by_the_ratio_of_the_rates_at_most(x: int, y: int) -> None:
+    """§IV-B: 1 + y(x−1)/(x(y−1)) · C_S/C_F where NICs are the slowest, so 1 + C_S/C_F on a square grid."""
+    if y == 1:
+        return
+    slower = hierarchical_s("all_to_all", 1.0, x, y, RATES) / full_bisection_s("all_to_all", 1.0, x, y, RATES)
+    assert slower == pytest.approx(1 + y * (x - 1) / (x * (y - 1)) * 25 / 300)

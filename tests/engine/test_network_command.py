@@ -68,6 +68,13 @@ MEASURED: dict[str, Any] = {"tp": 8, "micro_batch": 2, "forward_ms": 5, "backwar
 NAN = float("nan")
 BAD: list[tuple[dict[str, Any], str, str]] = [
     (changed(gpus=10**9), "gpus", "less than or equal to 10000000"),
+    (changed(spare_switches=-1), "spare_switches", "greater than or equal to 0"),
+    (changed(transceiver_failures={"repair_h": 1}), "transceiver_failures.per_year", "required"),
+    (
+        changed(transceiver_failures={"per_year": 2, "repair_h": 1}),
+        "transceiver_failures.per_year",
+        "less than or equal to 1",
+    ),
     (changed(gpus=0), "gpus", "greater than or equal to 1"),
     (changed(gpus=8.5), "gpus", "integer"),
     (changed(gpus=...), "gpus", "required"),
@@ -360,3 +367,25 @@ def test_orderings_of_figure_10() -> None:
     assert small[-1] > small[0]
     assert large[-1] > large[0]
     assert all(a <= b for a, b in zip(small, large, strict=True))
+
+
+def test_spare_switches_and_failing_transceivers_are_counted_where_asked_for(network: Any) -> None:
+    asked = {"spare_switches": 4, "transceiver_failures": {"per_year": 0.01, "repair_h": 4}}
+    code, text, _ = network(changed(**asked, collectives=...), "--json")
+    assert code == 0
+    answer = json.loads(text)
+    plain = json.loads(network(changed(collectives=...), "--json")[1])
+    for pair, without in zip(answer["fabrics"], plain["fabrics"], strict=True):
+        spares, failing = pair.pop("spares"), pair.pop("outages")
+        assert pair == without
+        assert spares["rail_only"]["switches"] == pair["rail_only"]["switches"] + 4
+        assert spares["cost_saving"] < pair["cost_saving"]
+        for fabric in ("rail_only", "rail_optimised"):
+            assert failing[fabric]["failures"] == pytest.approx(0.01 * pair[fabric]["transceivers"])
+            assert failing[fabric]["gpu_hours_lost"] == pytest.approx(0.01 * 2 * 64 * 4)
+    spared = [row for row in answer["failures"] if row["case"] == "rail switch, spare one"]
+    assert [(row["gpus_lost"], row["slowdown"], row["spared_slowdown"]) for row in spared] == [(0, 1, 1)]
+    assert [row for row in answer["failures"] if row not in spared] == plain["failures"]
+    lines = network(changed(**asked))[1]
+    assert "rail-only, 4 spare" in lines
+    assert "transceivers that fail" in lines

@@ -88,6 +88,26 @@ class NetworkForm(DesignForm, ModelFields):
     transceiver_usd = of_network("prices.transceiver_usd", label="Transceiver price, $")
     port_w = of_network("prices.port_w", label="Port power, W")
     transceiver_w = of_network("prices.transceiver_w", label="Transceiver power, W")
+    spare_switches = of_network(
+        "spare_switches",
+        label="Spare rail switches",
+        required=False,
+        help_text="Of the rail-only fabric; each can take over for a failed one. Leave empty for none.",
+    )
+    failing_percent = of_network(
+        "transceiver_failures.per_year",
+        scale=100,
+        label="Transceivers that fail in a year, %",
+        required=False,
+        help_text="Leave empty to count no failures of transceivers.",
+    )
+    repair_h = of_network("transceiver_failures.repair_h", label="Time until replaced, h", required=False)
+    gpu_usd_per_h = of_network(
+        "transceiver_failures.gpu_usd_per_h",
+        label="GPU price, $/h",
+        required=False,
+        help_text="Of a GPU that waits behind a failed transceiver.",
+    )
     sweep = forms.ChoiceField(
         label="Sweep parameter",
         required=False,
@@ -110,6 +130,11 @@ class NetworkForm(DesignForm, ModelFields):
         ("Mixture of experts", "", ["experts", "top_k", "every"]),
         ("Sweep", "Vary one parameter, for all designs", ["sweep", "values"]),
         ("Prices", "", ["port_usd", "transceiver_usd", "port_w", "transceiver_w"]),
+        (
+            "Failures",
+            "Spare switches, and transceivers that fail",
+            ["spare_switches", "failing_percent", "repair_h", "gpu_usd_per_h"],
+        ),
     ]
 
     def compose(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +146,14 @@ class NetworkForm(DesignForm, ModelFields):
             "switch_radix": values["switch_radix"],
             "gpu_type": values["gpu_type"],
         }
-        document |= {name: values[name] for name in ("hb_gb_s", "nic_gb_s") if values[name] is not None}
+        optional = ("hb_gb_s", "nic_gb_s", "spare_switches")
+        document |= {name: values[name] for name in optional if values[name] is not None}
+        if values["failing_percent"] is not None:
+            document["transceiver_failures"] = {
+                "per_year": values["failing_percent"] / 100,
+                "repair_h": values["repair_h"] or 0.0,
+                "gpu_usd_per_h": values["gpu_usd_per_h"] or 0.0,
+            }
         if values["message_mb"] is not None:
             document["collectives"] = _over_all(values["gpus"], document["hb_domain"], values["message_mb"])
         if not values["model"]:
@@ -276,6 +308,8 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
     if answer.get("collectives"):
         tables.append(_collectives(answer["collectives"]))
     tables.append(_fabrics(answer["fabrics"]))
+    if any("outages" in pair for pair in answer["fabrics"]):
+        tables.append(_outages(answer["fabrics"]))
     if answer.get("traffic"):
         tables.append(_traffic(answer["traffic"]))
     if answer.get("failures"):
@@ -326,7 +360,7 @@ def _collectives(rows: list[dict[str, Any]]) -> Figures:
         name="collectives",
         title="Collectives over all GPUs",
         note="At nominal rates; for an all-to-all the message is that of one pair",
-        rows=[{**row, "name": COLLECTIVES[row["op"]]} for row in rows],
+        rows=[{**row, "name": COLLECTIVES[row["op"]], "slowdown": _slowdown(row)} for row in rows],
         columns=[
             Column(label="HB", key="x", decimals=0),
             Column(label="Domains", key="y", decimals=0, wide=True),
@@ -334,8 +368,14 @@ def _collectives(rows: list[dict[str, Any]]) -> Figures:
             Column(label="Message", key="bytes", unit="MB", decimals=3, scale=1e-6, wide=True),
             Column(label="Rail-only", key="rail_only_s", unit="ms", decimals=2, scale=1e3),
             Column(label="Rail-optimised", key="rail_optimised_s", unit="ms", decimals=2, scale=1e3),
+            Column(label="Slow-down", key="slowdown", unit="×", decimals=3, wide=True),
         ],
     )
+
+
+def _slowdown(row: dict[str, Any]) -> float | None:
+    """What forwarding inside HB domains costs."""
+    return row["rail_only_s"] / row["rail_optimised_s"] if row["rail_optimised_s"] else None
 
 
 def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
@@ -344,6 +384,10 @@ def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
         for kind, label in (("rail_optimised", "rail-optimised"), ("rail_only", "rail-only")):
             saving = {n: fabric[n] for n in ("cost_saving", "power_saving")} if kind == "rail_only" else {}
             rows.append({"hb_domain": fabric["hb_domain"], "design": label, **fabric[kind], **saving})
+        if spares := fabric.get("spares"):
+            label = f"rail-only, {spares['switches']:,} spare"
+            saving = {n: spares[n] for n in ("cost_saving", "power_saving", "most")}
+            rows.append({"hb_domain": fabric["hb_domain"], "design": label, **spares["rail_only"], **saving})
     return Figures(
         name="fabrics",
         title="Fabrics",
@@ -359,6 +403,33 @@ def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
             Column(label="Power", key="power_w", unit="MW", decimals=3, scale=1e-6, wide=True),
             Column(label="Saves", key="cost_saving", unit="% cost", decimals=1, scale=100),
             Column(label="Saves", key="power_saving", unit="% power", decimals=1, scale=100, wide=True),
+            *(
+                [Column(label="Spares", key="most", unit="most at equal cost", decimals=0, wide=True)]
+                if any("most" in row for row in rows)
+                else []
+            ),
+        ],
+    )
+
+
+def _outages(fabrics: list[dict[str, Any]]) -> Figures:
+    rows = [
+        {"hb_domain": fabric["hb_domain"], "design": kind.replace("_", "-"), **fabric["outages"][kind]}
+        for fabric in fabrics
+        for kind in ("rail_optimised", "rail_only")
+    ]
+    return Figures(
+        name="outages",
+        title="Transceivers that fail in a year",
+        note="A GPU is lost while the transceiver on its own link is out",
+        rows=rows,
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0),
+            Column(label="Fabric", key="design"),
+            Column(label="Failures", key="failures", decimals=1),
+            Column(label="Replaced", key="replaced_usd", unit="$", decimals=0),
+            Column(label="GPU time lost", key="gpu_hours_lost", unit="GPU h", decimals=1),
+            Column(label="Its price", key="lost_usd", unit="$", decimals=0, wide=True),
         ],
     )
 

@@ -3,14 +3,30 @@
 import numpy as np
 
 from engine.cluster.collectives import Rates, full_bisection_s, hierarchical_s
-from engine.cluster.fabric import Prices, rail_only, rail_optimised
+from engine.cluster.fabric import (
+    Fabric,
+    Prices,
+    TransceiverFailures,
+    most_spares,
+    outages,
+    rail_only,
+    rail_optimised,
+    with_spares,
+)
 from engine.errors import InputError
 from engine.model.flops import hardware_flops, model_flops
 from engine.model.iteration import Machine, iteration
 from engine.model.kernels import WIDTH, Device
 from engine.plan.network.failures import Cluster, Failure, failures
 from engine.plan.network.request import CollectiveInput, NetworkRequest
-from engine.plan.network.result import CollectiveTime, FabricPair, IterationRow, NetworkResult
+from engine.plan.network.result import (
+    CollectiveTime,
+    FabricOutages,
+    FabricPair,
+    IterationRow,
+    NetworkResult,
+    Spares,
+)
 from engine.plan.network.strategies import Chosen, Domains, NoneFits, Training, fastest
 from engine.plan.network.traffic import Job, traffic
 
@@ -87,8 +103,37 @@ def fabric_pair(request: NetworkRequest, hb_domain: int) -> FabricPair:
         hb_domain=hb_domain,
         rail_optimised=full,
         rail_only=rails,
-        cost_saving=1 - rails.cost_usd / full.cost_usd if full.cost_usd else None,
-        power_saving=1 - rails.power_w / full.power_w if full.power_w else None,
+        cost_saving=_saving(rails.cost_usd, full.cost_usd),
+        power_saving=_saving(rails.power_w, full.power_w),
+        spares=_spares(request, full, rails) if request.spare_switches else None,
+        outages=_outages(request, full, rails),
+    )
+
+
+def _saving(kept: float, whole: float) -> float | None:
+    return 1 - kept / whole if whole else None
+
+
+def _spares(request: NetworkRequest, full: Fabric, rails: Fabric) -> Spares:
+    prices, radix = Prices(**request.prices.model_dump()), request.switch_radix
+    spared = with_spares(rails, request.spare_switches, radix, prices)
+    return Spares(
+        switches=request.spare_switches,
+        rail_only=spared,
+        cost_saving=_saving(spared.cost_usd, full.cost_usd),
+        power_saving=_saving(spared.power_w, full.power_w),
+        most=most_spares(rails, full, radix, prices),
+    )
+
+
+def _outages(request: NetworkRequest, full: Fabric, rails: Fabric) -> FabricOutages | None:
+    if request.transceiver_failures is None:
+        return None
+    rule = TransceiverFailures(**request.transceiver_failures.model_dump())
+    prices = Prices(**request.prices.model_dump())
+    return FabricOutages(
+        rail_optimised=outages(full, request.gpus, rule, prices),
+        rail_only=outages(rails, request.gpus, rule, prices),
     )
 
 
@@ -187,6 +232,7 @@ def _failures(request: NetworkRequest, answer: Chosen) -> tuple[Failure, ...]:
         hb_domain=answer.hb_domain,
         switch_radix=request.switch_radix,
         module=request.module,
+        spare_switches=request.spare_switches,
         before=answer,
     )
     return failures(cluster)

@@ -77,6 +77,7 @@ class Cluster:
     switch_radix: int
     module: int
     before: Chosen
+    spare_switches: int = 0
 
     @property
     def domains(self) -> int:
@@ -113,6 +114,15 @@ def _losses(cluster: Cluster) -> Iterator[_Loss]:
             left=_without(count, size, 1, 1),
         )
     yield from (_switch(cluster, design) for design in designs)
+    if cluster.spare_switches:
+        yield _Loss(
+            case="rail switch, spare one",
+            design="rail_only",
+            recovery="a spare switch takes over, and no GPU is lost",
+            lost=0,
+            spares=0,
+            left=((count, size),),
+        )
     for design in designs:
         yield _Loss(
             case="platform",

@@ -10,7 +10,7 @@ from engine.cluster.collectives import Operation
 from engine.cluster.fabric import Prices
 from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, NonNegative, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, NonNegative, Positive, nearest
 from engine.model.document import ModelInput, kind_of_model, shape_of
 from engine.model.efficiency import Efficiency, shipped
 from engine.model.flops import Recompute
@@ -105,6 +105,18 @@ class PricesInput(Document):
     transceiver_w: NonNegative = Prices().transceiver_w
 
 
+class TransceiverFailuresInput(Document):
+    """How often transceivers fail: nothing is counted without it, as no figure of the paper says it.
+
+    per_year : share of them that fail in a year.  repair_h : until a failed one is replaced.
+    gpu_usd_per_h : of the GPU behind a failed one, which waits; 0: not priced.
+    """
+
+    per_year: Positive = Field(le=1)
+    repair_h: NonNegative = Field(le=8_760)
+    gpu_usd_per_h: NonNegative = 0.0
+
+
 class CollectiveInput(Document):
     """One collective on x·y GPUs. `bytes`: the whole buffer; of all_to_all from each GPU to each."""
 
@@ -160,7 +172,8 @@ class NetworkRequest(Document):
     `sequence_parallel` (with full recomputation not, else yes, as the published runs); `attention` standard
     or fused (by default fused, unless the model has dropout); `shard_optimizer` (ZeRO 1); `leave_idle`: also
     consider strategies that leave GPUs idle (else only where no other fits); `module`: GPUs that optical
-    switches replace together in a large HB domain.
+    switches replace together in a large HB domain; `spare_switches` of the rail-only fabric;
+    `transceiver_failures`.
     """
 
     gpus: Count = Field(le=MOST_GPUS)
@@ -185,6 +198,8 @@ class NetworkRequest(Document):
     measured: MeasuredInput | None = None
     efficiency: EfficiencyInput = EfficiencyInput()
     prices: PricesInput = PricesInput()
+    spare_switches: Index = Field(default=0, le=MOST_GPUS)
+    transceiver_failures: TransceiverFailuresInput | None = None
     collectives: list[CollectiveInput] = Field(default_factory=list, max_length=10_000)
     module: Count = DEFAULT_MODULE
 

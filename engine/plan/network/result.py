@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.cluster.fabric import Fabric
+from engine.cluster.fabric import Fabric, Outages
 from engine.plan.network.failures import Failure
 from engine.plan.network.traffic import Job, Traffic
 
@@ -18,6 +18,11 @@ class CollectiveTime:
     y: int
     rail_only_s: float
     rail_optimised_s: float
+
+    @property
+    def slowdown(self) -> float | None:
+        """Rail-only over rail-optimised: what forwarding inside HB domains costs (Rail-only, §IV-B)."""
+        return self.rail_only_s / self.rail_optimised_s if self.rail_optimised_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +51,46 @@ class IterationRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spares:
+    """The rail-only fabric with spare switches, and what is then saved.
+
+    most : spare switches with which it still costs no more than rail-optimised; None if they are free.
+    """
+
+    switches: int
+    rail_only: Fabric
+    cost_saving: float | None
+    power_saving: float | None
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricOutages:
+    """What failing transceivers cost in a year, on both fabrics."""
+
+    rail_optimised: Outages
+    rail_only: Outages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FabricPair:
-    """Both fabrics for one size of HB domain; savings are None if rail-optimised costs nothing."""
+    """Both fabrics for one size of HB domain; savings are None if rail-optimised costs nothing.
+
+    spares, outages : None if the document does not ask for them.
+    """
 
     hb_domain: int
     rail_optimised: Fabric
     rail_only: Fabric
     cost_saving: float | None
     power_saving: float | None
+    spares: Spares | None = None
+    outages: FabricOutages | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object; what was not asked for is left out."""
+        optional = ("spares", "outages")
+        return {n: v for n, v in asdict(self).items() if v is not None or n not in optional}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +109,8 @@ class NetworkResult:
         return {
             "collectives": [asdict(collective) for collective in self.collectives],
             "iterations": [asdict(row) for row in self.iterations],
-            "fabric": asdict(self.fabrics[0]),
-            "fabrics": [asdict(pair) for pair in self.fabrics],
+            "fabric": self.fabrics[0].as_dict(),
+            "fabrics": [pair.as_dict() for pair in self.fabrics],
             "traffic": None if self.traffic is None else self.traffic.as_dict(),
             "failures": [failure.as_dict() for failure in self.failures],
         }
