@@ -19,6 +19,7 @@ from engine.job.job import TrainJob
 from engine.train.ring import sums_of
 from tests.runtime.cells import LONGEST_WAIT_S, Office
 from tests.runtime.jobs import Run, job
+from tests.runtime.machines import Machines
 from tests.runtime.played import PlayedEndpoint
 
 KINDS: list[AllReduce] = ["ring", "hierarchical", "sharded"]
@@ -190,3 +191,16 @@ def test_domains_are_all_of_one_size(north: int, south: int, hb_domain: int | No
         datacenters=sites, devices={"pipelines": [[d] for d in range(north + south)]}, pipelines=north + south
     )
     assert domain_of(of, 0) == domain
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["hierarchical", "sharded"])
+def test_a_killed_rank_changes_no_bit_of_the_sums(kind: AllReduce, tmp_path: Path) -> None:
+    whole = Run(apart(all_reduce=kind, steps=12), str(tmp_path / "whole")).result()
+    with Machines(apart(all_reduce=kind, steps=12, recovery={}), tmp_path / "killed", [range(4)]) as run:
+        run.at_step(3)
+        run.kill_rank(2)
+        result = run.result()
+    assert [row["failed"] for row in result["recoveries"]] == ["rank"]
+    assert result["params_sha256"] == whole["params_sha256"]
+    assert result["losses"] == whole["losses"]
