@@ -72,6 +72,9 @@ def test_every_table_is_there_as_csv_in_full(viewer: Client, name: str, key: str
         ("network", {"model": "gpt-9"}, "model"),
         ("network", {"batch": ""}, "batch"),
         ("network", {"experts": 2, "top_k": 3}, "top_k"),
+        ("network", {"spare_switches": -1}, "spare_switches"),
+        ("network", {"failing_percent": 101, "repair_h": 1}, "failing_percent"),
+        ("network", {"failing_percent": 2}, "repair_h"),
         ("swap", {"memory_gib": -1}, "memory_gib"),
         ("swap", {"gpu": "v900"}, "gpu"),
         ("swap", {"mfu": 2}, "mfu"),
@@ -152,3 +155,15 @@ def test_a_sweep_that_cannot_be_is_refused_at_its_field(viewer: Client, change: 
     page = viewer.get("/network/", {**first("network"), **change})
     assert page.status_code == 422
     assert field in page.context["form"].errors
+
+
+def test_spare_switches_and_failing_transceivers_have_their_rows(viewer: Client) -> None:
+    bare = {**first("network"), "model": "", "gpus": 1024, "hb_domain": "8"}
+    asked = {**bare, "spare_switches": 4, "failing_percent": 2, "repair_h": 3, "gpu_usd_per_h": 2}
+    fabrics = list(csv.reader(io.StringIO(_file(viewer, asked, "fabrics"))))
+    assert [row[1] for row in fabrics[1:]] == ["rail-optimised", "rail-only", "rail-only, 4 spare"]
+    switches = fabrics[0].index("Switches")
+    assert int(fabrics[3][switches]) == int(fabrics[2][switches]) + 4
+    (_, *outages) = csv.reader(io.StringIO(_file(viewer, asked, "outages")))
+    assert [float(row[4]) for row in outages] == [pytest.approx(0.02 * 2 * 1024 * 3)] * 2
+    assert "outages" not in {table.name for table in viewer.get("/network/", bare).context["tables"]}

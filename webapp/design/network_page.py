@@ -178,6 +178,8 @@ class NetworkForm(DesignForm, ModelFields):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         self.swept: dict[str, Any] | None = None
+        if cleaned.get("failing_percent") is not None and cleaned.get("repair_h") is None:
+            self.add_error("repair_h", "Enter the hours until a failed transceiver is replaced.")
         if not self.errors and (cleaned.get("sweep") or cleaned.get("values")):
             self._sweep(cleaned["sweep"], cleaned["values"])
         return cleaned
