@@ -42,14 +42,17 @@ def all_reduces(job: JobFields) -> list[AllReduce]:
 def all_reduce_of(job: JobFields, stage: int) -> AllReduce:
     """How the replicas of a stage sum: as the job says, or with `auto` the fastest by prediction.
 
-    A stage whose replicas make no grid of domains sums along a ring in place of hierarchically.
+    With `auto` replicas in one data centre take the ring, which there is gloo's or NCCL's own. A stage whose
+    replicas make no grid of domains sums along a ring in place of hierarchically.
     """
     choice = job.cell.all_reduce
     dcs = [dc for _, dc in job.ring_of(stage)]
     replicas = replicas_in(job, dcs)
-    if choice == "auto" and len(dcs) > 1 and job.cell.tp == 1:
+    if choice == "auto" and len(set(dcs)) > 1:
         nbytes = _gradient_bytes(job, stage)
-        kinds: list[AllReduce] = ["ring", *(["hierarchical"] if replicas.is_grid else []), "sharded"]  # type: ignore[list-item]
+        kinds: list[AllReduce] = (
+            ["ring", "hierarchical", "sharded"] if replicas.is_grid else ["ring", "sharded"]
+        )
         return min(kinds, key=lambda kind: _summed_s(kind, nbytes, replicas, dcs))
     if choice == "sharded" or (choice == "hierarchical" and replicas.is_grid):
         return choice

@@ -117,6 +117,20 @@ def test_auto_takes_the_sum_that_is_predicted_to_be_fastest() -> None:
     assert chosen == {"sharded"}  # two exchanges over the link; each link carries a quarter, twice
 
 
+@pytest.mark.parametrize("replicas", [2, 3, 5, 6, 7])
+def test_auto_leaves_replicas_in_one_data_centre_to_torch(replicas: int) -> None:
+    """Messages of ours would move as many bytes, through host memory."""
+    of = job(
+        datacenters=[{"name": "north", "gpus": 3 * replicas, "hb_domain": 2}],
+        links=None,
+        dc_of_stage=None,
+        pipelines=replicas,
+        policy="1f1b",
+        all_reduce="auto",
+    )
+    assert all_reduces(of) == ["ring"] * 3
+
+
 def test_replicas_that_make_no_grid_sum_along_a_ring() -> None:
     of = apart(all_reduce="hierarchical", devices={"pipelines": [[0], [1], [4]]}, pipelines=3)
     assert all_reduces(of) == ["ring"]
