@@ -154,7 +154,7 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
         Figures(
             name="sub-models",
             title="Sub-models",
-            note="Fewest sub-models, then least data cut, then earliest cuts",
+            note="Least data cut, then fewest sub-models, then earliest cuts",
             rows=parts,
             columns=[
                 Column(label="", key="number", decimals=0),

@@ -1,4 +1,7 @@
-"""The search for sub-models: fewest, then least bytes on the cut edges, then earliest cuts; exact.
+"""The search for sub-models: least bytes on the cut edges, then fewest, then earliest cuts; exact.
+
+Of the feasible partitions, ATOM "selects the one that minimizes the total tensor sizes between sub-models"
+(§III-D). The other half of its objective, the time of all sub-models forward and backward, never differs.
 
 Every constraint joins two adjacent sub-models only (ATOM §III-D, Fig. 13). So the best cuts of the remaining
 layers depend only on the sub-model before them: a dynamic programme over sub-models [i, j], from the last
@@ -19,12 +22,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_LAYERS = 2_000
-MOST_CUT_BYTES = 10**12  # MOST_LAYERS of these, and the count of sub-models above them, fit into 63 bits
+MOST_CUT_BYTES = 10**12  # MOST_LAYERS of these above the count of sub-models are less than 2^62
 MOST_ACCUMULATION = 1_000_000
 
 # Sums of seconds that are equal but for rounding count as equal.
 ROUNDING = 1e-9
-_SUB_MODEL = np.int64(1) << np.int64(51)
+_CUT_BYTE = np.int64(2048)  # in sub-models: more than there can be
 _NONE = np.int64(1) << np.int64(62)
 
 
@@ -95,12 +98,12 @@ def _exists(chain: Chain, constraints: Constraints, accumulation: int) -> bool:
 def _table(chain: Chain, constraints: Constraints) -> Ints:
     """Cost of the best partition of layers i… whose first sub-model is [i, j]; shape (layers, layers).
 
-    A cost is one number: sub-models · 2^51 + cut bytes; `_NONE` if there is no such partition.
+    A cost is one number: cut bytes · 2,048 + sub-models; `_NONE` if there is no such partition.
     """
     n = len(chain)
     best = np.full((n, n), _NONE, dtype=np.int64)
     alone = np.flatnonzero(chain.memory[-1] - chain.memory[:-1] <= constraints.capacity_bytes)
-    best[alone, n - 1] = _SUB_MODEL
+    best[alone, n - 1] = 1
     for cut in range(n - 1, 0, -1):  # [i, cut) before, [cut, k] after it
         first = np.searchsorted(chain.memory, chain.memory[cut] - constraints.capacity_bytes, "left")
         before = np.arange(min(int(first), cut), cut)
@@ -108,7 +111,7 @@ def _table(chain: Chain, constraints: Constraints) -> Ints:
             continue
         low, high = _followers(chain, constraints, before, cut)
         after = _range_minimum(best[cut], low, high)
-        best[before, cut - 1] = np.minimum(after + _SUB_MODEL + chain.cut[cut - 1], _NONE)
+        best[before, cut - 1] = np.minimum(after + chain.cut[cut - 1] * _CUT_BYTE + 1, _NONE)
     return best
 
 
@@ -167,7 +170,7 @@ def _first_layers(chain: Chain, constraints: Constraints, best: Ints) -> tuple[i
     firsts, start = [0], 0
     end = int(np.argmin(best[0]))
     while end < len(chain) - 1:
-        left = best[start, end] - _SUB_MODEL - chain.cut[end]
+        left = best[start, end] - chain.cut[end] * _CUT_BYTE - 1
         low, high = _followers(chain, constraints, np.array([start], dtype=np.int64), end + 1)
         start = end + 1
         choices = best[start, low[0] : high[0] + 1]
