@@ -10,11 +10,12 @@ from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
-from engine.errors import Infeasible
+from engine.errors import Infeasible, InputError
 from engine.inputs import parse
 from engine.model.profiled_stages import ProfiledStages
 
 if TYPE_CHECKING:  # `meridian --help` must not pay for torch: what measures is imported by what it is for
+    from engine.plan.swap.layers import Layer
     from engine.serve.measuring import PrefillProfile
     from engine.train.profiling import StageTimes
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:  # `meridian --help` must not pay for torch: what measures is 
 @click.command("profile")
 @click.argument("file")
 @click.option("--prefill", is_flag=True, help="Measure prefill by prompt length and fit the latency model.")
+@click.option("--swap", is_flag=True, help="Measure layers, as `meridian swap` takes them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(file: str, prefill: bool, as_json: bool) -> None:
+def command(file: str, prefill: bool, swap: bool, as_json: bool) -> None:
     """Measure the stages of a model on this machine, one after another.
 
     FILE (JSON or YAML, - for standard input): model (layers, hidden, heads, seq …, a preset, or the
@@ -35,12 +37,20 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
 
     The output of --json can be used as `times_ms` in the file of `meridian train`.
 
+    With --swap, FILE has model, micro_batch, device, dtype, gradients (host or device), repeats, seed. The
+    file that --json makes can be used as `layers` in the file of `meridian swap`.
+
     With --prefill, FILE has: checkpoint (folder of a Hugging Face Llama), weights disk|random, tokens
     (lengths of prompts), device cpu|cuda, dtype, repeats, threads, seed. The `points` that --json prints, or
     its `latency`, can be used in `profile` of the file of `meridian prefill replay`.
     """
+    if prefill and swap:
+        raise InputError("--swap", None, "must be left out with --prefill: measure one after the other")
     if prefill:
         _prefill(file, as_json)
+        return
+    if swap:
+        _swap(file, as_json)
         return
     document = load_document(file)
     if isinstance(document, dict) and "layer_profiles" in document:
@@ -91,6 +101,38 @@ def _of_layers(stages: ProfiledStages, as_json: bool) -> None:
         [number(row[name], 2) if name.endswith("_ms") else str(row[name]) for name in names] for row in rows
     ]
     click.echo("\n".join(render(head, cells, left=(1,))))
+
+
+def _swap(file: str, as_json: bool) -> None:
+    """Memory and times of each layer that a swap run can cut between."""
+    from engine.train.swap.profiling import SwapProfileRequest, profile_layers
+
+    request = parse(SwapProfileRequest, with_model(load_document(file), "model"))
+    count = request.model.layers + 2
+    with click.progressbar(length=count, label="layers", file=sys.stderr, hidden=as_json) as bar:
+        profile = profile_layers(request, report=lambda _: bar.update(1))
+    if as_json:
+        document = request.model_dump(include={"device", "dtype", "micro_batch", "gradients", "repeats"}) | {
+            "model": request.model.model_dump(exclude_none=True)
+        }
+        click.echo(json.dumps(document | profile.as_dict(), allow_nan=False))
+        return
+    click.echo("\n".join(_swap_lines(profile.layers)))
+    click.echo(f"\nhost to device: {number(profile.load_bytes_per_s / 1e9, 2)} GB/s")
+
+
+def _swap_lines(layers: "tuple[Layer, ...]") -> list[str]:
+    head = ["layer", "memory\nMB", "load\nms", "forward\nms", "backward\nms", "parameters\nMB"]
+    cells = [
+        [
+            layer.name,
+            number(layer.memory_bytes / 1e6, 3),
+            *(number(1e3 * seconds, 3) for seconds in (layer.load_s, layer.forward_s, layer.backward_s)),
+            number(layer.parameter_bytes / 1e6, 3),
+        ]
+        for layer in layers
+    ]
+    return list(render(head, cells, left=(0,)))
 
 
 def _prefill(file: str, as_json: bool) -> None:

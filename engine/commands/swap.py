@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from engine.commands.files import folder, write_json
 from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
@@ -29,12 +31,13 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     """Cut a model into sub-models that swap through one GPU while others load.
 
     FILE (JSON or YAML, - for standard input): model (a preset, a shape, layers, or a config.json of Hugging
-    Face, also its file or folder), gpu, accumulation, resident, gradients (device or host), workers,
-    global_batch, allreduce_gbps, compare.
+    Face, also its file or folder) or layers (a list, or the file that `meridian profile --swap --json`
+    makes), gpu, accumulation, resident, gradients (device or host), workers, global_batch, allreduce_gbps,
+    compare.
 
     --out writes the answer and a trace of one step that Perfetto and chrome://tracing open.
     """
-    request = parse(SwapRequest, with_model(load_document(file), "model"))
+    request = parse(SwapRequest, with_layers(with_model(load_document(file), "model")))
     result = plan_swap(request)
     if out is not None:
         _write(result, out)
@@ -42,6 +45,24 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
         click.echo(json.dumps(result.as_dict(), allow_nan=False))
     else:
         click.echo("\n".join(lines(result)))
+
+
+def with_layers(document: Any) -> Any:
+    """`document` with the layers of the file that `layers` names, as `meridian profile --swap` makes it.
+
+    Raises InputError if the file cannot be read or has no layers.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("layers"), str):
+        return document
+    profile = load_document(document["layers"])
+    if not isinstance(profile, dict) or "layers" not in profile:
+        allowed = "must name a file with layers: what `meridian profile --swap FILE --json` prints"
+        raise InputError("layers", document["layers"], allowed)
+    gradients = document.get("gradients", "host")
+    if profile.get("gradients", gradients) != gradients:
+        allowed = f"must be {profile['gradients']}: the memory of layers was measured for that"
+        raise InputError("gradients", gradients, allowed)
+    return {**document, "layers": profile["layers"]}
 
 
 def lines(result: SwapResult) -> Iterator[str]:
