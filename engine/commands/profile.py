@@ -1,6 +1,7 @@
 """`meridian profile FILE`: how long each op of each pipeline stage, or prefill, takes on this machine."""
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,7 @@ def _of_layers(stages: ProfiledStages, as_json: bool) -> None:
 
 def _swap(file: str, as_json: bool) -> None:
     """Memory and times of each layer that a swap run can cut between."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler says on stderr whenever it begins
     from engine.train.swap.profiling import SwapProfileRequest, profile_layers
 
     request = parse(SwapProfileRequest, with_model(load_document(file), "model"))

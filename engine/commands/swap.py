@@ -111,6 +111,8 @@ def _figures(result: SwapResult) -> Iterator[str]:
     yield f"step                {number(step.step_s, 4)} s, of which {number(step.stall_s, 4)} s waiting"
     yield f"a mini-batch        {number(step.seconds_per_minibatch, 4)} GPU seconds"
     yield f"utilization         {100 * step.utilization:.1f} %"
+    if result.kernel_utilization is not None:
+        yield f"kernels run         {100 * result.kernel_utilization:.1f} % of a step"
     yield (
         f"host memory         {number(result.host_bytes / GIB, 3)} GiB of parameters, gradients and moments; "
         f"{number((result.edge_bytes or 0) / GIB, 3)} GiB of inputs kept for the backward pass"

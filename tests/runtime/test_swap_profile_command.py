@@ -1,17 +1,23 @@
 """`meridian profile --swap`: layers as measured, which `meridian swap` takes."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.commands import profile, swap
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.swap.planned import layers_of_job
-from engine.train.swap.profiling import SwapProfileRequest, profile_layers
+from engine.nn.model import Chunk
+from engine.plan.swap.plan import plan_swap
+from engine.plan.swap.request import SwapRequest
+from engine.train.swap.profiling import SwapProfileRequest, covered, profile_layers
 from tests.runtime.swap_jobs import job
 
 MODEL = {"layers": 2, "hidden": 64, "heads": 4, "seq": 64}
@@ -51,8 +57,42 @@ def test_gradients_are_those_of_the_ops_that_are_timed(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.autograd, "backward", noted)
     profile_layers(parse(SwapProfileRequest, ASKED))
-    assert len(grown) == (2 + 2) * (3 + 2), "of each layer: warm-up and repeats"
+    assert len(grown) == (2 + 2) * (3 + 2 + 1), "of each layer: warm-up, repeats, and one for its gaps"
     assert all(grown)
+
+
+def test_time_without_a_kernel_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that sleeps 10 ms in each of its two forward passes has gaps of 20 ms at least."""
+    forward = Chunk.forward
+
+    def slow(self: Chunk, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
+        return forward(self, x)
+
+    monkeypatch.setattr(Chunk, "forward", slow)
+    model = {"layers": 1, "hidden": 8, "heads": 1, "seq": 4}
+    for layer in profile_layers(parse(SwapProfileRequest, {"model": model, "repeats": 1})).layers:
+        assert 0.6 * 0.02 < layer.gap_s <= layer.forward_s + layer.backward_s, layer.name
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8))
+def test_overlapping_kernels_count_once(drawn: list[tuple[int, int]]) -> None:
+    intervals = [(start, start + length) for start, length in drawn]
+    assert covered(intervals) == len({t for start, end in intervals for t in range(start, end)})
+
+
+def test_gaps_lower_the_utilization_of_a_plan() -> None:
+    """Two layers, no stalls: of 2 · (1 + 2) s in ops, gaps of 0.2 and 0.4 s leave 5.4 s of kernels."""
+    layer = {"name": "a", "memory_bytes": 1, "forward_s": 1, "backward_s": 2, "load_s": 0.1}
+    layers = [{**layer, "gap_s": 0.2}, {**layer, "gap_s": 0.4}]
+    document = {"layers": layers, "gpu": {"memory_bytes": 2}, "accumulation": 3}
+    answer = plan_swap(parse(SwapRequest, document)).as_dict()
+    assert answer["utilization"] == 1
+    assert answer["kernel_utilization"] == pytest.approx(5.4 / 6)
+    without = plan_swap(parse(SwapRequest, {**document, "layers": [layer, layer]})).as_dict()
+    assert "kernel_utilization" not in without
+    with pytest.raises(InputError, match=r"layers\[0\].gap_s.*at most forward_s \+ backward_s, 3"):
+        parse(SwapRequest, {**document, "layers": [{**layer, "gap_s": 3.5}]})
 
 
 def test_a_plan_of_the_measured_layers(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ class Layer:
     forward_s, backward_s : of one mini-batch;  load_s : from host to device.
     cut_bytes : of the edge after it, which cross if the chain is cut there; whole.
     parameter_bytes : of its parameters, and as many of its gradients.
+    gap_s : of both passes together, time in which no kernel runs.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Layer:
     load_s: float
     cut_bytes: int
     parameter_bytes: float
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,7 @@ def _measured(layer: LayerInput, device: Device) -> Layer:
         load_s=layer.load_s,
         cut_bytes=int(layer.cut_bytes),
         parameter_bytes=carried if layer.parameter_bytes is None else layer.parameter_bytes,
+        gap_s=layer.gap_s,
     )
 
 

@@ -27,6 +27,7 @@ class LayerInput(Document):
     """A layer as measured: times of one mini-batch; `cut_bytes` of the edge after it.
 
     `parameter_bytes`: of its parameters, and as many of its gradients; by default what `load_s` carries.
+    `gap_s`: of both passes together, time in which no kernel runs.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -36,6 +37,14 @@ class LayerInput(Document):
     load_s: Seconds
     cut_bytes: NonNegative = Field(default=0.0, le=MOST_CUT_BYTES)
     parameter_bytes: NonNegative | None = None
+    gap_s: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _gaps_within(self) -> "LayerInput":
+        most = self.forward_s + self.backward_s
+        if self.gap_s > most:
+            raise InputError("gap_s", self.gap_s, f"at most forward_s + backward_s, {most:g}")
+        return self
 
     @field_validator("cut_bytes")
     @classmethod

@@ -64,6 +64,14 @@ class SwapResult:
         """Host memory for parameters, gradients and the two moments of Adam (ATOM §II-B)."""
         return NUMBERS_PER_PARAMETER * math.fsum(layer.parameter_bytes for layer in self.layers)
 
+    @property
+    def kernel_utilization(self) -> float | None:
+        """Share of a step in which a kernel runs, as nvidia-smi counts it (Fig. 15); None without gaps."""
+        gaps_s = math.fsum(layer.gap_s for layer in self.layers)
+        if self.step is None or not gaps_s:
+            return None
+        return (self.step.busy_s - self.step.accumulation * gaps_s) / self.step.step_s
+
     def spans(self) -> list[Span]:
         """One step, in seconds from its start; empty if there is no partition."""
         return self.step.spans(self.subs) if self.step else []
@@ -92,6 +100,8 @@ class SwapResult:
             "fleet": None if fleet is None else fleet.as_dict(),
             "compare": [row.as_dict() for row in self.compare],
         }
+        if self.kernel_utilization is not None:
+            fields["kernel_utilization"] = self.kernel_utilization
         if self.with_spans:
             fields["spans"] = [span.as_dict() for span in self.spans()]
         return fields

@@ -7,7 +7,7 @@ from the op's first call until the device is done, so it holds the gaps between 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
@@ -77,6 +77,15 @@ def profile_layers(
     )
 
 
+def covered(intervals: Sequence[tuple[float, float]]) -> float:
+    """The length that intervals cover together."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
 class _Measured:
     """One layer, alone on the device."""
 
@@ -104,6 +113,7 @@ class _Measured:
             load_s=self._load_s,
             cut_bytes=0 if self._last else self._job.tensor_bytes,
             parameter_bytes=float(self._bytes),
+            gap_s=(1 - self._kernel_share()) * sum(median(row) for row in zip(*times, strict=True)),
         )
 
     def _load(self) -> tuple[float, int]:
@@ -154,6 +164,24 @@ class _Measured:
     def _there_and_back(self, given: Tensor) -> None:
         output = self._call(given)
         torch.autograd.backward((output,), (torch.ones_like(output),))
+
+    def _kernel_share(self) -> float:
+        """Share of both passes in which a kernel runs, by torch's profiler, which makes all of them longer.
+
+        On a CPU an operator of torch is the kernel, and the gaps are Python's between two of them.
+        """
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self._device.apart:
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=activities) as profiler:
+            seconds = sum(self._times())
+        kind = torch.autograd.DeviceType.CUDA if self._device.apart else torch.autograd.DeviceType.CPU
+        kernels = [
+            (event.time_range.start, event.time_range.end)
+            for event in profiler.events()
+            if event.device_type == kind and (self._device.apart or event.name.startswith("aten::"))
+        ]
+        return min(1.0, covered(kernels) / 1e6 / seconds)
 
     def _working_bytes(self) -> int:
         """Beyond parameters and gradients: the allocator's peak on a GPU, on a CPU what the graph keeps."""
