@@ -20,12 +20,12 @@ import psutil
 
 from engine.commands.tables import render
 from engine.inputs import parse
+from engine.job.all_reduce import stage_parameters
 from engine.job.events.event import Event
 from engine.job.events.training import Rank, Result
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.memory import stage_memory
-from engine.job.all_reduce import stage_parameters
 from engine.run.launcher import RankGroup
 
 STAGES = 4

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
+from engine.job.all_reduce import stage_parameters
 from engine.job.job import TrainJob
 from engine.job.model_document import AnyModel, ConfigModel
 from engine.job.own_model import own_model
-from engine.job.all_reduce import stage_parameters
 from engine.job.sections.device import BYTES_OF_PARAMETER
 from engine.model.hugging_face import HuggingFaceModel, read_config
 from engine.model.presets import KNOWN

@@ -53,7 +53,7 @@ def test_a_launch_says_what_is_set_in_what_it_folds(world: World) -> None:
     said = {title: section["said"] for title, section in folds(form).items()}
     empty = {title for title, text in said.items() if text == "none"}
     assert empty == {"Checkpoints", "Failures", "Trackers", "Prefill"}
-    assert "Learning rate: 0.001; Seed: 0; Microbatches: 4" in said["Training"]
+    assert "Learning rate: 0.001; Seed: 0; Number format: fp32; Microbatches: 4" in said["Training"]
     assert said["Schedule"].startswith("Policy: Atlas"), said["Schedule"]
     assert not any(section["open"] for section in folds(form).values())
 
