@@ -117,6 +117,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "position_of_rank": {"0": [0, 0]},
         },
         "times": [["F", 0, 20.0], ["latency", 1, 2, 90.0]],
+        "conditions": [["gpu", 0, 1.0], ["link", 0, 1, 1.5], ["latency", 0, 1, 90.0]],
         "t": T0,
     },
     "prefill_coordinator": {

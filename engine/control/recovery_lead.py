@@ -341,5 +341,5 @@ def _check(ranks: tuple[int, ...], dead: Sequence[EndedRank]) -> None:
 def _without_job(event: Recovery | LayoutChanged) -> dict[str, Any]:
     """What the result keeps of an event: not the whole document of the new layout, nor its times."""
     of_layout = {"job", "position_of_rank"}
-    left_out: Any = {"kind": True, "rank": True, "times": True, "layout": of_layout}
+    left_out: Any = {"kind": True, "rank": True, "times": True, "conditions": True, "layout": of_layout}
     return event.model_dump(mode="json", exclude=left_out)

@@ -86,6 +86,7 @@ class LaunchSpec:
     attempt : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
     start : of this generation on this machine, counted from 1; a lost machine is started again (recovery).
     times : what ops and transfers take by what an earlier attempt measured (adapt); empty: as the job says.
+    conditions : of all GPUs and links, by what earlier attempts measured (engine.job.adapt.layouts).
     """
 
     run: str
@@ -102,6 +103,7 @@ class LaunchSpec:
     attempt: int = 1
     start: int = 1
     times: tuple[tuple[Any, ...], ...] = ()
+    conditions: tuple[tuple[Any, ...], ...] = ()
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
@@ -120,7 +122,7 @@ class LaunchSpec:
             ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
             disturbance = _disturbance(values.pop("disturbance", {}))
             ports = values.pop("ports", None)
-            times = tuple(map(tuple, values.pop("times", ())))
+            times, known = (tuple(map(tuple, values.pop(name, ()))) for name in ("times", "conditions"))
             return cls(
                 **{**values, "local": tuple(values["local"])},
                 job=job,
@@ -128,6 +130,7 @@ class LaunchSpec:
                 disturbance=disturbance,
                 ports=None if ports is None else _port_range(ports),
                 times=times,
+                conditions=known,
             )
         except InputError:
             raise

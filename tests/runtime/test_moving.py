@@ -19,7 +19,7 @@ from engine.job.adapt.replan import as_taken
 from engine.job.changed import changed
 from engine.job.events.incidents import Deviation, LayoutChanged, TimedWork
 from engine.job.job import TrainJob
-from engine.job.launch import Disturbance, single_machine
+from engine.job.launch import Disturbance, LaunchSpec, single_machine
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
 from engine.job.recovery.attempt import Attempt, EndedRank
@@ -162,6 +162,23 @@ def test_where_all_is_as_planned_no_layout_is_better_than_the_present_one() -> N
     assert better_layout(spec, NONE, than_s=0.99 * predict(of).iteration_s) is None
 
 
+def test_a_run_does_not_go_back_to_a_link_that_it_has_left() -> None:
+    of = moving()
+    spec = single_machine(of, run="test", log_dir="")
+    slow = Conditions(
+        of_gpu={3: 1.2}, transfer={frozenset((0, 1)): 6.0}, latency_ms={frozenset((0, 1)): 30.0}
+    )
+    moved = better_layout(spec, slow, than_s=10.0)
+    assert moved is not None
+    now = LaunchSpec.from_json(moved.layout.applied(spec).to_json())
+    schedule = schedule_of(now.job)
+    found = conditions_of(now, schedule, of_rows(now.times), {})
+    pair = frozenset((0, 1))
+    assert (found.transfer[pair], found.latency_ms[pair]) == (6.0, 30.0)
+    assert Conditions.of_rows(found.as_rows()) == found
+    assert better_layout(now, found, than_s=0.99 * moved.iteration_s) is None
+
+
 def test_conditions_belong_to_gpus_and_links() -> None:
     of = moving()
     spec = single_machine(of, run="test", log_dir="")
@@ -290,6 +307,7 @@ class Leading:
             gain_s=10.0,
             cost_s=1.0,
             times=found.layout.times,
+            conditions=found.layout.conditions,
             t=1e9,
             **change(spec, found.layout.applied(spec), "another layout is faster"),
         )
@@ -331,6 +349,7 @@ def test_a_host_moves_once_the_checkpoint_of_the_proposal_is_there(tmp_path: Pat
     assert (attempt.source, attempt.step, attempt.where) == ("checkpoint", 10, "/saved/step-10")
     assert attempt.layout is not None
     assert (attempt.layout.ranks, attempt.layout.times) == (host.layout.ranks, host.layout.times)
+    assert attempt.layout.conditions == host.layout.conditions
     assert attempt.layout.job.to_document() == host.layout.job.to_document()
     assert host.events == []
     host.lead.runs()

@@ -5,10 +5,10 @@ as slow in another stage, and a slow link is slow for every hop that crosses it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise, permutations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,26 @@ class Conditions:
     transfer: Mapping[Pair, float]
     latency_ms: Mapping[Pair, float]
 
+    def as_rows(self) -> tuple[tuple[Any, ...], ...]:
+        """As JSON has it: rows of a name, a rank or two data centres, and the figure."""
+        return (
+            *(("gpu", rank, round(factor, 6)) for rank, factor in sorted(self.of_gpu.items())),
+            *((LINK, *sorted(pair), round(factor, 6)) for pair, factor in self.transfer.items()),
+            *((LATENCY, *sorted(pair), round(ms, 6)) for pair, ms in self.latency_ms.items()),
+        )
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[Any]]) -> "Conditions":
+        """The inverse of `as_rows`."""
+        of_kind: dict[str, list[Sequence[Any]]] = {"gpu": [], LINK: [], LATENCY: []}
+        for kind, *rest in rows:
+            of_kind[kind].append(rest)
+        return cls(
+            of_gpu={int(rank): float(factor) for rank, factor in of_kind["gpu"]},
+            transfer={frozenset(pair): factor for *pair, factor in of_kind[LINK]},
+            latency_ms={frozenset(pair): ms for *pair, ms in of_kind[LATENCY]},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLayout:
@@ -75,7 +95,10 @@ class FoundLayout:
 def conditions_of(
     spec: LaunchSpec, schedule: Schedule, measured: Measured, by_rank: Mapping[int, Measured]
 ) -> Conditions:
-    """What was measured with `schedule` in the present layout of `spec`.
+    """What was measured with `schedule` in the present layout of `spec`, and what was known before.
+
+    A GPU or a link that this layout does not use is as an earlier one measured it: else a run would go back
+    to a link that it has left.
 
     Parameters
     ----------
@@ -92,7 +115,12 @@ def conditions_of(
         if (name := (LATENCY, low, high)) in measured:
             latency_ms[pair] = max(latency_ms.get(pair, 0.0), measured[name])
     factors = {a.rank: _slowness(by_rank.get(a.rank, {}), counted) for a in spec.ranks}
-    return Conditions(of_gpu=factors, transfer=transfer, latency_ms=latency_ms)
+    known = Conditions.of_rows(spec.conditions)
+    return Conditions(
+        of_gpu={**known.of_gpu, **factors},
+        transfer={**known.transfer, **transfer},
+        latency_ms={**known.latency_ms, **latency_ms},
+    )
 
 
 def better_layout(spec: LaunchSpec, found: Conditions, *, than_s: float) -> FoundLayout | None:
@@ -246,7 +274,7 @@ def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Condit
         return None
     times = planned(scenario, schedule)
     iteration_s = predict(job, schedule=schedule, scenario=scenario).iteration_s
-    layout = Layout(job=job, ranks=ranks, times=as_rows(times))
+    layout = Layout(job=job, ranks=ranks, times=as_rows(times), conditions=found.as_rows())
     return FoundLayout(layout=layout, iteration_s=iteration_s)
 
 

@@ -184,6 +184,9 @@ class LayoutChanged(OfRank):
     """The new layout ([recovery](recovery.md#what-is-reported))."""
     times: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
     """The measured times in it: rows as in `adapted`."""
+    conditions: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
+    """What was measured so far, as rows: gpu, a rank, how many times as long as planned its ops take; link,
+    two data centres, how many times as long a message holds their link; latency, the two, milliseconds."""
     t: Unix
     """When all ranks run again."""
 

@@ -24,17 +24,26 @@ class Layout:
 
     times : what ops and transfers take in it by what was measured before, as rows
         (engine.job.adapt.measured); empty: as the job says.
+    conditions : of all GPUs and links that were measured so far, as rows (engine.job.adapt.layouts).
     """
 
     job: TrainJob
     ranks: tuple[RankAssignment, ...]
     times: tuple[tuple[Any, ...], ...] = ()
+    conditions: tuple[tuple[Any, ...], ...] = ()
 
     def applied(self, spec: LaunchSpec) -> LaunchSpec:
         """The launch spec of a machine, `spec`, in this layout: none of its ranks may be in it any more."""
         within = {a.rank for a in self.ranks}
         local = tuple(rank for rank in spec.local if rank in within)
-        return replace(spec, job=self.job, ranks=self.ranks, local=local, times=self.times)
+        return replace(
+            spec,
+            job=self.job,
+            ranks=self.ranks,
+            local=local,
+            times=self.times,
+            conditions=self.conditions,
+        )
 
     @classmethod
     def of_event(cls, spec: LaunchSpec, event: LayoutChanged) -> "Layout":
@@ -46,7 +55,7 @@ class Layout:
             if (at := positions.get(str(a.rank))) is not None
         )
         job = parse(TrainJob, event.layout.job)
-        return cls(job=job, ranks=ranks, times=event.times or ())
+        return cls(job=job, ranks=ranks, times=event.times or (), conditions=event.conditions or ())
 
 
 def change(

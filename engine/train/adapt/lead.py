@@ -160,6 +160,7 @@ class Leader(Follower):
             gain_s=round(gain_s, 3),
             cost_s=round(cost_s, 3),
             times=found.layout.times,
+            conditions=found.layout.conditions,
             t=time.time(),
             **change(self._spec, found.layout.applied(self._spec), FASTER, seconds),
         )
