@@ -91,6 +91,10 @@ class BlockingChannel(Generic[M]):
         while data := self._socket.recv(self._channel.wants):
             yield from self._channel.receive(data)
 
+    def expect_within(self, seconds: float) -> None:
+        """From now on `messages` raises TimeoutError where the other side says nothing for so long."""
+        self._socket.settimeout(seconds)
+
     def end(self) -> None:
         """Let both sides' reads end; may be called from any thread."""
         with contextlib.suppress(OSError):

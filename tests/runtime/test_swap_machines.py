@@ -59,8 +59,14 @@ class Machines:
         assert isinstance(host, PipedHost)
         os.kill(host.process.pid, signal.SIGKILL)
 
-    def wait(self) -> None:
-        assert all(group.wait(120) for group in self.groups)
+    def freeze(self, machine: int) -> None:
+        """As a machine whose cable is cut: its connections stay, and nothing comes over them."""
+        host = self.groups[machine]._host
+        assert isinstance(host, PipedHost)
+        os.killpg(host.process.pid, signal.SIGSTOP)
+
+    def wait(self, *machines: int) -> None:
+        assert all(self.groups[at].wait(120) for at in machines or range(len(self.groups)))
 
     def check_equal_to_one_process(self) -> dict[str, Any]:
         (result,) = self.of_kind("result")
@@ -101,6 +107,15 @@ def test_any_machine_may_be_lost(killed: int, tmp_path: Path) -> None:
         assert {at: state for at, state in ends.items() if at != killed} == dict.fromkeys(
             {0, 1, 2} - {killed}, "finished"
         )
+
+
+def test_the_trackers_machine_falls_silent(tmp_path: Path) -> None:
+    with machines(tmp_path, steps=30) as run:
+        until(lambda: run.steps() >= 3)
+        run.freeze(0)
+        run.wait(1, 2)
+        result = run.check_equal_to_one_process()
+        assert [change["lost"] for change in result["swap"]["changes"]] == [[0]]
 
 
 def test_two_of_three_lost_at_once_end_the_run_which_resumes(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ CONNECT_S = 120.0
 BEAT_S = 1.0
 SEEK_S = 30.0  # for a lost tracker's successor to be there; replicas give up before
 ANSWER_S = 3.0  # of one replica
+TRACKER_SILENT_S = 8.0  # a tracker beats every second; its successor is elected after 6 s at most
 PAUSE_S = 0.1  # between two rounds of asking all
 
 
@@ -124,6 +125,8 @@ class Client:
         match message:
             case Welcome():
                 self._trackers = message.trackers or self._trackers
+                if len(self._trackers) > 1:
+                    self._channel.expect_within(TRACKER_SILENT_S)
             case Abandon() if self._let_go:
                 self.inbox.put(Bye())
             case Abandon():
@@ -151,10 +154,12 @@ class Client:
         try:
             channel.send(Seek())
             messages = channel.messages()
+            channel.expect_within(ANSWER_S)
             self._take(next(messages))
         except (OSError, StopIteration):
             channel.end()
             raise
+        channel.expect_within(TRACKER_SILENT_S)
         self._channel = channel
         self._where = f"{tracker.address[0]}:{tracker.address[1]}"
         self.inbox.put(Returned())

@@ -54,7 +54,7 @@ SILENT_S = 20.0  # a worker that says nothing for so long is lost; it beats ever
 RETRY_S = 1.0  # after a sum that failed though nobody is lost yet: the one who is may be noticed by then
 MOST_RETRIES = 3
 TICK_S = 1.0
-RETURN_S = 10.0  # a worker that has not found the new tracker by then is lost
+RETURN_S = 15.0  # a worker that has not found the new tracker by then is lost; it may notice 4 s later
 
 
 class Flag(Protocol):
