@@ -12,10 +12,10 @@ class DocumentField(models.JSONField):
     """JSON of the document of `meridian train`; what is read is in sections, whatever was written."""
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        found = super().from_db_value(value, expression, connection)
-        if isinstance(expression, KeyTransform) or not isinstance(found, dict):
-            return found  # a part of it
-        return in_sections(found)
+        value_in_python = super().from_db_value(value, expression, connection)
+        if isinstance(expression, KeyTransform) or not isinstance(value_in_python, dict):
+            return value_in_python  # a part of it
+        return in_sections(value_in_python)
 
     def deconstruct(self) -> Any:
         """As JSON: migrations know no more of it."""

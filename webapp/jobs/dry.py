@@ -84,8 +84,8 @@ def dry_run_document(
 
 def refusal(dry: dict[str, Any]) -> str | None:
     """What stands in the way for good, of an answer of `dry_run`; None where nothing does."""
-    found = (check for check in dry["checks"] if check["blocks"] and not check["ok"])
-    return next((f"{check['name']}: {check['text']}" for check in found), None)
+    blocking = (check for check in dry["checks"] if check["blocks"] and not check["ok"])
+    return next((f"{check['name']}: {check['text']}" for check in blocking), None)
 
 
 def answer(checks: list[Check]) -> dict[str, Any]:
@@ -170,15 +170,15 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
     for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):
         sizes[pool].append(size)
     for name, stages in needed.items():
-        known = sizes[named[name].pk] if name in named else []
-        held = [size for size in known if size is not None]
-        if not held or len(held) < len(known):
+        sizes_here = sizes[named[name].pk] if name in named else []
+        known_sizes = [size for size in sizes_here if size is not None]
+        if not known_sizes or len(known_sizes) < len(sizes_here):
             continue  # not known, or said by the check of its GPUs
         text = (
             f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}. The machines"
-            f" of its nodes have {_size(sum(held))}, the largest {_size(max(held))}."
+            f" of its nodes have {_size(sum(known_sizes))}, the largest {_size(max(known_sizes))}."
         )
-        if sum(stages) > sum(held) or max(stages) > max(held):
+        if sum(stages) > sum(known_sizes) or max(stages) > max(known_sizes):
             yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
 
 
@@ -212,24 +212,24 @@ def _files(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
     An agent that refuses one is named; where all nodes of a data centre do, a launch would fail. What agents
     have not said, and paths that mean something on the node alone (``~``, relative ones), they judge later.
     """
-    asked = [(field, value) for field, value in files_of(job) if value.startswith("/") or "://" in value]
-    if not asked:
+    paths = [(field, value) for field, value in files_of(job) if value.startswith("/") or "://" in value]
+    if not paths:
         return
     nodes = Node.objects.filter(pool__in=named.values(), device=job.device.kind).exclude(acl_sha256="")
-    told = nodes.filter(seen_hardware__has_key="files").order_by("name")
-    known = list(told.values_list("name", "pool", "seen_hardware__files"))
+    reporting = nodes.filter(seen_hardware__has_key="files").order_by("name")
+    reported = list(reporting.values_list("name", "pool", "seen_hardware__files"))
     for name, pool in named.items():
-        here = [(node, files) for node, of, files in known if of == pool.pk]
-        said = {node: why for node, files in here if (why := _refused(asked, files))}
-        if said:
-            text = f"{', '.join(said)}: {next(iter(said.values()))}."
-            yield Check(name=f"Files in {name}", ok=False, text=text, blocks=len(said) == len(here))
+        here = [(node, files) for node, of, files in reported if of == pool.pk]
+        refusals = {node: why for node, files in here if (why := _refused(paths, files))}
+        if refusals:
+            text = f"{', '.join(refusals)}: {next(iter(refusals.values()))}."
+            yield Check(name=f"Files in {name}", ok=False, text=text, blocks=len(refusals) == len(here))
 
 
-def _refused(asked: list[tuple[str, str]], files: Mapping[str, list[str]]) -> str:
+def _refused(paths: list[tuple[str, str]], files: Mapping[str, list[str]]) -> str:
     """What an agent that opens `files` refuses of `asked`, as a sentence; empty where nothing."""
     access = FileAccess(roots=tuple(files["roots"]), schemes=tuple(files["schemes"]))
-    for field, value in asked:
+    for field, value in paths:
         try:
             access.require(field, value)
         except InputError as error:
@@ -267,15 +267,15 @@ def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
         sites = [named[name].dc_id for name in (a, b) if name in named]
         if len(set(sites)) < 2 or assumed is None:
             continue  # a pool is gone, which is said above; or two pools of one data centre
-        known = WanLink.objects.filter(a__in=sites, b__in=sites).first()
-        yield _link(f"Link {a} – {b}", known, assumed)
+        row = WanLink.objects.filter(a__in=sites, b__in=sites).first()
+        yield _link(f"Link {a} – {b}", row, assumed)
 
 
-def _link(name: str, known: WanLink | None, assumed: TrainLink) -> Check:
-    if known is None:
+def _link(name: str, row: WanLink | None, assumed: TrainLink) -> Check:
+    if row is None:
         return Check(name=name, ok=False, text="This link is no longer in the inventory.", blocks=True)
-    figures = f"{known.latency_ms:g} ms one way, {known.bandwidth_gbps:g} Gbit/s per node pair"
-    if (known.latency_ms, known.bandwidth_gbps) == (assumed.latency_ms, assumed.bandwidth_gbps):
+    figures = f"{row.latency_ms:g} ms one way, {row.bandwidth_gbps:g} Gbit/s per node pair"
+    if (row.latency_ms, row.bandwidth_gbps) == (assumed.latency_ms, assumed.bandwidth_gbps):
         return Check(name=name, ok=True, text=f"{figures}.")
     old = f"{assumed.latency_ms:g} ms and {assumed.bandwidth_gbps:g} Gbit/s"
     return Check(name=name, ok=False, text=f"{figures}, but the plan assumes {old}.")

@@ -61,10 +61,10 @@ class RunFilterSet(DescribedFilterSet):
     def runs_in(self, rows: QuerySet[Run], name: str, dc: Any) -> QuerySet[Run]:
         """Runs whose job may use GPUs of a data centre, or of one of its pools."""
         named = [dc.name, *(f"{dc.name}:{pool.gpu_type}" for pool in dc.pools.all())]
-        wanted = Q()
+        condition = Q()
         for each in named:
-            wanted |= Q(job__document__datacenters__contains=[{"name": each}])
-        return rows.filter(wanted)
+            condition |= Q(job__document__datacenters__contains=[{"name": each}])
+        return rows.filter(condition)
 
 
 class QueueFilterSet(filters.FilterSet):

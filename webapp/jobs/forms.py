@@ -86,10 +86,10 @@ ADAPT = ("adapt_percent", "adapt_policy", "adapt_layout")
 
 def _tracker(label: str) -> forms.CharField:
     """The field of a tracker's folder."""
-    told = (
+    help_text = (
         "A folder that all nodes open to runs; the machine of the first rank writes it. Leave empty for none."
     )
-    return forms.CharField(label=label, max_length=500, required=False, help_text=told)
+    return forms.CharField(label=label, max_length=500, required=False, help_text=help_text)
 
 
 def _prefill_field(path: str) -> str:
@@ -102,10 +102,10 @@ def _at(section: dict[str, Any], path: str) -> Any:
     return (value or {}).get(rest) if rest else value
 
 
-def _with(section: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+def _with(section: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """A section of the document with what is asked for; what is left empty is left out."""
-    kept = {name: value for name, value in section.items() if name not in asked}
-    return kept | {name: value for name, value in asked.items() if value not in (None, "")}
+    others = {name: value for name, value in section.items() if name not in values}
+    return others | {name: value for name, value in values.items() if value not in (None, "")}
 
 
 def _for_schedule(document: dict[str, Any], path: str) -> Any:
@@ -396,8 +396,8 @@ class JobForm(Sectioned, DataFields):
         )
         values["adapt_layout"] = failures.adapt is not None and failures.adapt.layout
         values |= {f"tracking_{name}": getattr(old.tracking, name) for name in TRACKERS}
-        asked = document.get("prefill") or {}
-        values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
+        prefill = document.get("prefill") or {}
+        values |= {_prefill_field(path): _at(prefill, path) for path in PREFILL}
         if not (old.pipeline_strategy.schedule or self.KEEPS_RULE):
             values["contention"] = values["contention"] or BEST
         super().__init__(data, initial={**values, **(initial or {})})
@@ -435,9 +435,11 @@ class JobForm(Sectioned, DataFields):
             self.initial["recovery_layers_per_gpu"] = most
 
     def _refuse_too_many_layers(self) -> None:
-        asked, most = self.cleaned_data["recovery_layers_per_gpu"], _most_layers(self.document, self._team)
-        if self.cleaned_data["recoveries"] and asked and most is not None and asked > most:
-            raise InputError("failures.recovery.layers_per_gpu", asked, f"at most {most} fit into its memory")
+        layers, most = self.cleaned_data["recovery_layers_per_gpu"], _most_layers(self.document, self._team)
+        if self.cleaned_data["recoveries"] and layers and most is not None and layers > most:
+            raise InputError(
+                "failures.recovery.layers_per_gpu", layers, f"at most {most} fit into its memory"
+            )
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
         return dry_run_document(document, self._team, gpu_of_rank=self._gpu_of_rank, planned=self._planned)
@@ -489,18 +491,18 @@ class JobForm(Sectioned, DataFields):
     def _recovery(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         if not cleaned["recoveries"]:
             return None
-        asked = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}
-        return _with(value_at(self.old, "failures.recovery", {}), asked)
+        values = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}
+        return _with(value_at(self.old, "failures.recovery", {}), values)
 
     def _adapt(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         if not cleaned["adapt_percent"]:
             return None
-        asked = {
+        values = {
             "deviation": cleaned["adapt_percent"] / 100,
             "policy": cleaned["adapt_policy"],
             "layout": cleaned["adapt_layout"] or None,
         }
-        return _with(value_at(self.old, "failures.adapt", {}), asked)
+        return _with(value_at(self.old, "failures.adapt", {}), values)
 
     def _prefill(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         """The section as it was with what the form says; nothing of it where no model is named."""
@@ -593,8 +595,8 @@ class CloneForm(JobForm):
         dry = super()._dry(document)
         chosen = self._offered.get(self.cleaned_data.get("resume", "")) if self.is_bound else None
         if chosen:
-            said = self._rate_after(document, chosen.step)
-            dry["checks"].append(asdict(Check(name="Learning rate", ok=True, text=said)))
+            notice = self._rate_after(document, chosen.step)
+            dry["checks"].append(asdict(Check(name="Learning rate", ok=True, text=notice)))
         return dry
 
     def _rate_after(self, document: dict[str, Any], step: int) -> str:
@@ -602,10 +604,12 @@ class CloneForm(JobForm):
         job, before = site_job(document), site_job(self.run.document)
         saved = before.optimizer
         if before.persistence.resume and saved.lr_schedule.on_resume == "keep":
-            kept = (
+            as_before = (
                 job.optimizer.lr_schedule.on_resume == "keep"
             )  # only the checkpoint says which rate that is
-            return f"The checkpoint's run kept an older rate. {'It goes on' if kept else 'It is rebuilt'}."
+            return (
+                f"The checkpoint's run kept an older rate. {'It goes on' if as_before else 'It is rebuilt'}."
+            )
         if job.optimizer.lr_schedule.on_resume == "keep":
             job = with_rate_of(job, saved)
         return next(iter(rate_change(job, saved, step)), "It goes on as in the checkpoint's run.")
@@ -622,14 +626,14 @@ class CloneForm(JobForm):
             self.add_error("seed", f"Enter {seed}: the checkpoint was saved with that seed.")
         for name in ("data", "prepared", "tokenizer"):
             if name in self.fields and cleaned[name] != (path := self.initial[name] or ""):
-                told = f"Enter {path}" if path else "Leave this empty"
-                self.add_error(name, f"{told}: the checkpoint was trained with that.")
+                message = f"Enter {path}" if path else "Leave this empty"
+                self.add_error(name, f"{message}: the checkpoint was trained with that.")
         if cleaned["dtype"] and cleaned["dtype"] != (dtype := self.initial["dtype"]):
             self.add_error("dtype", f"Choose {dtype}: the checkpoint was saved in that.")
         before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
         if before != after:
-            told = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."
-            self.add_error("microbatches", told)
+            message = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."
+            self.add_error("microbatches", message)
         return cleaned
 
     def _offer_checkpoints(self) -> None:

@@ -79,8 +79,8 @@ class GpuInventory:
     """
 
     def __init__(self, jobs: Iterable[tuple[int, Document]]) -> None:
-        wanted = ((team, dc["name"]) for team, document in jobs for dc in document["datacenters"])
-        self._pools = pools_of_teams(wanted)
+        names = ((team, dc["name"]) for team, document in jobs for dc in document["datacenters"])
+        self._pools = pools_of_teams(names)
         self._nodes: dict[tuple[int, str], list[Node]] = defaultdict(list)  # by pool and device
         self._unjoined: dict[tuple[int, str], list[str]] = defaultdict(list)
         nodes = Node.objects.filter(pool__in={pool.pk for pool in self._pools.values()})
@@ -91,8 +91,8 @@ class GpuInventory:
                 self._nodes[node.pool_id, node.device].append(node)
             else:
                 self._unjoined[node.pool_id, node.device].append(node.name)
-        held = RankState.objects.filter(node__in=nodes.order_by().values("pk")).exclude(state__in=RANK_OVER)
-        self._held = set(held.order_by().values_list("node_id", "gpu"))
+        busy = RankState.objects.filter(node__in=nodes.order_by().values("pk")).exclude(state__in=RANK_OVER)
+        self._held = set(busy.order_by().values_list("node_id", "gpu"))
 
     def pools(self, team: int, document: Document) -> dict[str, GpuPool]:
         """The pools that the document names, by name; what is gone is left out."""
@@ -118,10 +118,10 @@ class GpuInventory:
         gpu_of_rank : of a job that is placed: those GPUs it waits for, and no others.
         """
         supply = self.supply(team, document).items()
-        found = [shortage for name, pool in supply if (shortage := pool.shortage(name))]
+        shortages = [shortage for name, pool in supply if (shortage := pool.shortage(name))]
         if gpu_of_rank and (lack := self.shortage_of(team, document, gpu_of_rank)):
-            found.append(lack)
-        return max(found, key=lambda each: (each.for_good, each.needs_action), default=None)
+            shortages.append(lack)
+        return max(shortages, key=lambda each: (each.for_good, each.needs_action), default=None)
 
     def placed_gpus(self, team: int, document: Document, gpu_of_rank: GpuOfRank) -> list[Gpu]:
         """The GPU of each rank of a placed job that lacks nothing."""
@@ -135,14 +135,14 @@ class GpuInventory:
     def shortage_of(self, team: int, document: Document, gpu_of_rank: GpuOfRank) -> Shortage | None:
         """Why these very GPUs cannot be had now."""
         nodes = self._named(team, document)
-        gone = [name for name, gpu in gpu_of_rank if name not in nodes or gpu >= nodes[name].gpus]
-        if gone:
+        missing = [name for name, gpu in gpu_of_rank if name not in nodes or gpu >= nodes[name].gpus]
+        if missing:
             text = f"offers no such {document['device']} GPU in the pools of the placement"
-            return Shortage(text=f"Waits for {several(gone)}: the inventory {text}", needs_action=True)
+            return Shortage(text=f"Waits for {several(missing)}: the inventory {text}", needs_action=True)
         away = [name for name, _ in gpu_of_rank if not nodes[name].is_placeable]
         if away:
-            said = f"Waits for {several(away)}, where it is placed"
-            return Shortage(text=f"{said}: silent, draining or of another version", needs_action=True)
+            waits = f"Waits for {several(away)}, where it is placed"
+            return Shortage(text=f"{waits}: silent, draining or of another version", needs_action=True)
         busy = [f"{name} GPU {gpu}" for name, gpu in gpu_of_rank if (nodes[name].pk, gpu) in self._held]
         return Shortage(text=f"Waits for {several(busy)}, where it is placed: busy") if busy else None
 

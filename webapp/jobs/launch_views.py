@@ -152,9 +152,9 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
     except InputError as error:
         messages.error(request, f"Cannot be launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)
-    kept = plan.request["job"].get("prefill") or {}
+    reserved = plan.request["job"].get("prefill") or {}
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
-    initial |= {f"prefill_{name}": gb for name, gb in kept.items()}
+    initial |= {f"prefill_{name}": gb for name, gb in reserved.items()}
     form = JobForm(
         request.POST or None,
         document=document,
@@ -176,18 +176,20 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
         launch,
         title=f"Launch {plan.name}",
         cancel_url=f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
-        note=_note(chosen, kept, placement),
+        note=_note(chosen, reserved, placement),
         trains=trained_words(document, plan.request),
     )
 
 
-def _note(option: dict[str, Any], kept: dict[str, Any], placement: Computation | None) -> str:
+def _note(option: dict[str, Any], reserved: dict[str, Any], placement: Computation | None) -> str:
     """What stays the plan's; and, where it keeps memory for prefill, what is left to be said."""
     where = "the plan's own" if placement is None else f"that of {placement.name}"
     note = f"D = {option['dp_cells']}; the placement of its stages is {where}"
-    if not kept:
+    if not reserved:
         return note
-    room = f"{kept['weight_budget_gb']:g} GB for weights and {kept['kv_budget_gb']:g} GB for KV caches"
+    room = (
+        f"{reserved['weight_budget_gb']:g} GB for weights and {reserved['kv_budget_gb']:g} GB for KV caches"
+    )
     return f"{note}. Each GPU keeps {room} free: enter a model under Prefill to sell the bubbles"
 
 

@@ -290,9 +290,9 @@ class Run(Archivable, Described):
     @property
     def reason(self) -> str:
         """Why it is in its state, as every page says it: what it waits for, how it will end, what it did."""
-        said = self.waits_for or self.ending or self.status_reason
+        text = self.waits_for or self.ending or self.status_reason
         # A sentence, unless it begins with a name, which stays as it is.
-        return said[:1].upper() + said[1:] if re.match(r"[a-z]+[ :]", said) else said
+        return text[:1].upper() + text[1:] if re.match(r"[a-z]+[ :]", text) else text
 
     @property
     def ending(self) -> str:
@@ -327,8 +327,12 @@ class Run(Archivable, Described):
     @property
     def recovery(self) -> RecoverySettings | None:
         """How it goes on after a failure, where its job says that it does."""
-        asked = value_at(self.job.document, "failures.recovery")
-        return None if asked is None else parse(RecoverySettings, asked, at="failures.recovery")
+        settings_of_job = value_at(self.job.document, "failures.recovery")
+        return (
+            None
+            if settings_of_job is None
+            else parse(RecoverySettings, settings_of_job, at="failures.recovery")
+        )
 
     @property
     def stop_ordinal(self) -> int | None:

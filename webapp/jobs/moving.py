@@ -41,12 +41,12 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
     idle = gpu_inventory.idle(job.team_id, job.document).values()
     free = {(node.pk, gpu) for gpus in idle for node, gpu in gpus}
     spec = _of_job(spec_of(run, first), run)
-    found = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free})
-    if isinstance(found, Infeasible):
-        _stays(run, f"It cannot continue without {first.name}. {shortage.text}; {found.reason}.")
+    layout = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free})
+    if isinstance(layout, Infeasible):
+        _stays(run, f"It cannot continue without {first.name}. {shortage.text}; {layout.reason}.")
         return None
-    said = smaller_layout(change(spec, found.applied(spec), f"{first.name} did not return")["layout"])
-    return _queued(run, said, found, placed=bool(job.gpu_of_rank))
+    words = smaller_layout(change(spec, layout.applied(spec), f"{first.name} did not return")["layout"])
+    return _queued(run, words, layout, placed=bool(job.gpu_of_rank))
 
 
 def _of_job(spec: LaunchSpec, run: Run) -> LaunchSpec:
@@ -55,21 +55,21 @@ def _of_job(spec: LaunchSpec, run: Run) -> LaunchSpec:
 
 
 @transaction.atomic
-def _queued(run: Run, why: str, found: Layout | None = None, *, placed: bool = False) -> Run | None:
+def _queued(run: Run, why: str, layout: Layout | None = None, *, placed: bool = False) -> Run | None:
     if not services.settle_move(run):
         return None
     again = max(0, run.done - (run.saved_step or 0))
     whence = "its last checkpoint" if run.saved_step is not None else "the beginning: there was no checkpoint"
     cost = f"Replaces {run}, from {whence}; {again:,} iterations are repeated."
-    document = found.job.model_dump(mode="json", exclude_none=True) if found else None
-    new = services.move_run(run, f"{why} {cost}", document, _gpu_of_rank(found) if found and placed else ())
+    document = layout.job.model_dump(mode="json", exclude_none=True) if layout else None
+    new = services.move_run(run, f"{why} {cost}", document, _gpu_of_rank(layout) if layout and placed else ())
     text = f"{why} It continues as {new}, from {whence}; {again:,} iterations are repeated."
     services.add_mark(run, MarkLevel.WARN, text, cost=incidents.move(run, new, again=again))
     return new
 
 
-def _gpu_of_rank(found: Layout) -> GpuOfRank:
-    return [[a.node, a.gpu] for a in sorted(found.ranks, key=lambda a: (a.pipeline, a.stage))]
+def _gpu_of_rank(layout: Layout) -> GpuOfRank:
+    return [[a.node, a.gpu] for a in sorted(layout.ranks, key=lambda a: (a.pipeline, a.stage))]
 
 
 @transaction.atomic

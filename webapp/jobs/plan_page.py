@@ -66,8 +66,8 @@ def _before_launch(context: Context, launch: dict[str, Any], gpu_inventory: GpuI
     try:
         placed = option_on_placement(plan, plan.result["options"][index], placing.used)
     except InputError as error:
-        told = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
-        failed = replace(placing, state="failed", reason=told)
+        reason = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
+        failed = replace(placing, state="failed", reason=reason)
         return {"launch": launch, "dry": dry_run(plan, index, gpu_inventory), "placing": failed}
     lack = gpu_inventory.shortage(plan.team_id, placed.document, placed.gpu_of_rank)
     launch = {**launch, "label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}

@@ -43,8 +43,8 @@ class Queue:
         elif shortage.for_good:
             services.fail_run(run, f"{shortage.text}.")
         else:
-            said = shortage.said(self._left[team])
-            self._news.append(services.Waiting(run=run, what=said, needs_action=shortage.needs_action))
+            text = shortage.said(self._left[team])
+            self._news.append(services.Waiting(run=run, what=text, needs_action=shortage.needs_action))
             self._left[team] += 1
 
     def tell(self) -> None:

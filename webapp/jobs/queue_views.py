@@ -96,10 +96,10 @@ def run_move(request: HttpRequest) -> HttpResponse:
 def _chosen(request: HttpRequest) -> list[Run]:
     """The runs that the request names. Raises Http404 where the user does not see one of them."""
     keys = [whole(text) for text in dict.fromkeys(request.POST.getlist("pk"))]
-    found = list(Run.objects.visible_to(request.user).filter(pk__in=keys).select_related("job__team"))
-    if len(found) < len(keys):
+    runs = list(Run.objects.visible_to(request.user).filter(pk__in=keys).select_related("job__team"))
+    if len(runs) < len(keys):
         raise Http404
-    return found
+    return runs
 
 
 def _priority(request: HttpRequest) -> Priority | None:

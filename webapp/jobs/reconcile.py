@@ -294,8 +294,8 @@ def _stop_strangers(send: Send) -> None:
     }
     for node in Node.objects.online().exclude(seen_ranks=[]):
         alive = [seen for seen in node.seen_ranks if seen.get("state") not in RANK_OVER]
-        known = {(str(seen.get("run")), seen.get("generation")) for seen in alive}
-        for run, generation in sorted(known - open_runs, key=str):
+        reported = {(str(seen.get("run")), seen.get("generation")) for seen in alive}
+        for run, generation in sorted(reported - open_runs, key=str):
             kwargs = {"run": run, "generation": generation, "grace_s": settings.STOP_GRACE_S}
             send(node.name, "workers.stop_ranks", kwargs)
 

@@ -25,8 +25,8 @@ def _runs_with(word: str) -> Q:
 
 
 def _run(run: Run) -> tuple[str, str, str]:
-    said = f"{run.state.label}, launched {dated(run)}{labelled(run)}"
-    return str(run), reverse("jobs:run-detail", args=[run.pk]), said
+    detail = f"{run.state.label}, launched {dated(run)}{labelled(run)}"
+    return str(run), reverse("jobs:run-detail", args=[run.pk]), detail
 
 
 KINDS = (

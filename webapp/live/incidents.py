@@ -101,8 +101,8 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
     took_ms = {i: 1e3 * (end - ended[i - 1]) for i, end in ended.items() if i - 1 in ended}
 
     def median_ms(first: int, end: int) -> float | None:
-        known = [took_ms[i] for i in range(first, end) if i in took_ms]
-        return median(known) if known else None
+        times_ms = [took_ms[i] for i in range(first, end) if i in took_ms]
+        return median(times_ms) if times_ms else None
 
     def said(window: _Window | None) -> str:
         if window is None:

@@ -52,14 +52,14 @@ def wan_table(run: Run) -> WanTable:
 def _traffic(rows: Sequence[dict[str, Any]], **ends: str) -> WanTraffic:
     sums = [row["bytes"] for row in rows if _is_of_one_stage(row)]
     costs = [row.get("egress_cost") for row in rows]
-    known = [cost for cost in costs if cost is not None]
+    known_costs = [cost for cost in costs if cost is not None]
     return WanTraffic(
         **ends,
         pipeline_bytes=sum(row["bytes"] for row in rows) - sum(sums),
         gradient_bytes=sum(sums),
         egress_bytes=sum(row["egress_bytes"] for row in rows),
         latency_ms=max((ms for row in rows if (ms := row.get("latency_ms")) is not None), default=None),
-        cost=sum(known) if known and len(known) == len(costs) else None,
+        cost=sum(known_costs) if known_costs and len(known_costs) == len(costs) else None,
     )
 
 

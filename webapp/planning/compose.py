@@ -96,13 +96,15 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         "trains": SMALL if "model" in training else PLANNED,
     }
     if "model" in job:
-        kept = job.get("prefill") or {}
+        prefill = job.get("prefill") or {}
         layers = job.get("layers_per_stage", "even")
         values |= {"layers_per_stage": layers} if isinstance(layers, list) else {"spread": layers}
         values["sequence_parallel"] = ON if job.get("sequence_parallel", True) else OFF
         if isinstance(flag := job.get("recompute"), bool):
-            kept = kept | {"recompute": "full" if flag else "none"}
-        return values | kept | model_values(job["model"]) | {"model_micro_batch": job.get("micro_batch", 1)}
+            prefill = prefill | {"recompute": "full" if flag else "none"}
+        return (
+            values | prefill | model_values(job["model"]) | {"model_micro_batch": job.get("micro_batch", 1)}
+        )
     if job.get("comm_to_compute") != transfer_to_forward(values, links_of(named_pools(dcs))):
         values["comm_to_compute"] = job.get("comm_to_compute")
     return values
@@ -162,7 +164,7 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
     if values["source"] == "model":
         job |= {"model": values["model"], "micro_batch": one_or_many(values.get("model_micro_batch")) or 1}
         asked_for = {name: values[name] for name in PREFILL if values.get(name)}
-        kept = PrefillBudget(**asked_for).model_dump() if asked_for else None
+        prefill = PrefillBudget(**asked_for).model_dump() if asked_for else None
         rest = {
             "tp": one_or_many(values.get("tp")),
             **{name: values[name] for name in ("cp", "ep") if (values.get(name) or 1) > 1},
@@ -170,14 +172,16 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
             "mfu": values.get("mfu"),
             "recompute": values.get("recompute"),
             "zero": values.get("zero"),
-            "prefill": kept,
+            "prefill": prefill,
         }
         if values.get("sequence_parallel") == OFF:
             job["sequence_parallel"] = False
         return job | {name: value for name, value in rest.items() if value}
     job |= {name: values[name] for name in EXPLICIT if values.get(name) is not None}
-    asked = values.get("comm_to_compute")
-    job["comm_to_compute"] = transfer_to_forward(values, links) if asked is None else asked
+    comm_to_compute = values.get("comm_to_compute")
+    job["comm_to_compute"] = (
+        transfer_to_forward(values, links) if comm_to_compute is None else comm_to_compute
+    )
     if values.get("micro_batch") and values.get("seq"):
         job["tokens_per_microbatch"] = values["micro_batch"] * values["seq"]
     return job

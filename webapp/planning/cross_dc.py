@@ -22,11 +22,11 @@ KINDS = {"pipeline": "Pipeline", "data": "Data"}
 
 def compare_with_data(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
     """{"rows": as `meridian plan --cross-dc` prints them}, one more each time."""
-    asked = parse(PlanRequest, request["document"])
-    variants = default_variants(asked)
+    plan_request = parse(PlanRequest, request["document"])
+    variants = default_variants(plan_request)
     wires.of = len(variants)
     rows: list[dict[str, Any]] = []
-    for one in compare_plan(asked, variants, cancelled=wires.cancelled):
+    for one in compare_plan(plan_request, variants, cancelled=wires.cancelled):
         rows.append(one.as_dict())
         yield {"rows": rows}
 
@@ -41,21 +41,21 @@ def cross_dc_context(plan: Plan, what: WhatIf, user: Any) -> dict[str, Any]:
     """The context of planning/cross_dc.html; `cross_dc` is None unless two data centres have GPUs."""
     if sum(bool(dc["gpus"]) for dc in what.document["datacenters"]) < 2:
         return {"cross_dc": None}
-    known = comparison_of(plan, what.document)
-    rows = [] if known is None else (known.answer or {}).get("rows", [])
+    comparison = comparison_of(plan, what.document)
+    rows = [] if comparison is None else (comparison.answer or {}).get("rows", [])
     return {
         "plan": plan,
         "what_query": urlencode(what.used),
         "what_vals": json.dumps(what.used),
         "may_operate": may(user, plan.team),
         "cross_dc": {
-            "state": "" if known is None else known.state,
-            "is_open": known is not None and known.is_open,
-            "stopping": known is not None and known.cancel_asked,
-            "may_start": known is None
-            or known.state in (ComputationState.FAILED, ComputationState.CANCELLED),
-            "progress": {} if known is None else known.progress or {},
-            "error": "" if known is None else known.error,
+            "state": "" if comparison is None else comparison.state,
+            "is_open": comparison is not None and comparison.is_open,
+            "stopping": comparison is not None and comparison.cancel_asked,
+            "may_start": comparison is None
+            or comparison.state in (ComputationState.FAILED, ComputationState.CANCELLED),
+            "progress": {} if comparison is None else comparison.progress or {},
+            "error": "" if comparison is None else comparison.error,
             "rows": [_row(row) for row in rows],
             "reasons": list(_reasons(rows)),
         },

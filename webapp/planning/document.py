@@ -82,10 +82,10 @@ def pinned_document(
         The document is refused, the site cannot place its ranks, or its limits leave no schedule.
     """
     job = site_job(document)
-    found = pinned(job, search(job.scenario) if search else None)
-    if found is job:
+    schedule = pinned(job, search(job.scenario) if search else None)
+    if schedule is job:
         return document
-    return changed(document, {"strategy.schedule": found.pipeline_strategy.schedule})
+    return changed(document, {"strategy.schedule": schedule.pipeline_strategy.schedule})
 
 
 def ruled_document(document: dict[str, Any]) -> dict[str, Any]:

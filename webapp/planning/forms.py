@@ -52,9 +52,9 @@ class DataCenterChoice(forms.ModelMultipleChoiceField):
 
 def everywhere(user: Any) -> dict[str, Any]:
     """The data centres of a new plan: all of the user's teams, where they are of one and not too many."""
-    found = list(DataCenter.objects.visible_to(user).values_list("pk", "team")[: MOST_TICKED + 1])
-    alike = len(found) <= MOST_TICKED and len({team for _, team in found}) == 1
-    return {"datacenters": [pk for pk, _ in found]} if alike else {}
+    rows = list(DataCenter.objects.visible_to(user).values_list("pk", "team")[: MOST_TICKED + 1])
+    alike = len(rows) <= MOST_TICKED and len({team for _, team in rows}) == 1
+    return {"datacenters": [pk for pk, _ in rows]} if alike else {}
 
 
 class PlanForm(Sectioned, ModelFields, DataFields):
@@ -315,8 +315,8 @@ class PlanForm(Sectioned, ModelFields, DataFields):
         nodes = Node.objects.filter(dc__in=cleaned["datacenters"]).order_by()
         there = sorted(Device(device).label for device in nodes.values_list("device", flat=True).distinct())
         if wanted and there and (label := Device(wanted).label) not in there:
-            said = f"No node of the chosen data centres is of {label}. They have: {', '.join(there)}."
-            self.add_error("device", said)
+            message = f"No node of the chosen data centres is of {label}. They have: {', '.join(there)}."
+            self.add_error("device", message)
 
     def _compose(self, cleaned: dict[str, Any]) -> None:
         try:

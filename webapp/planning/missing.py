@@ -13,12 +13,12 @@ from webapp.planning.models import Plan
 def missing(plan: Plan) -> list[str]:
     """GPU pools and links of the plan's document that are no longer there, in words; two queries."""
     names = [dc["name"] for dc in plan.request["datacenters"]]
-    known = pools(plan.team, names)
-    sites = {name: pool.dc_id for name, pool in known.items()}
+    pools_by_name = pools(plan.team, names)
+    sites = {name: pool.dc_id for name, pool in pools_by_name.items()}
     rows = WanLink.objects.filter(a__in=set(sites.values()), b__in=set(sites.values()))
     joined = {frozenset(pair) for pair in rows.values_list("a", "b")}
     return [
-        *(f"GPU pool {name}" for name in names if name not in known),
+        *(f"GPU pool {name}" for name in names if name not in pools_by_name),
         *(f"link {a} – {b}" for a, b in _links(plan) if _is_gone(a, b, sites, joined)),
     ]
 
@@ -29,14 +29,16 @@ def to_join(plan: Plan) -> list[str]:
     GPUs count that are of the device that a launch trains on, on nodes that have joined; of a plan that says
     nothing of a launch, those of any device.
     """
-    known = pools(plan.team, [dc["name"] for dc in plan.request["datacenters"]])
+    pools_by_name = pools(plan.team, [dc["name"] for dc in plan.request["datacenters"]])
     nodes: dict[int, list[Node]] = defaultdict(list)
-    rows = Node.objects.filter(pool__in={pool.pk for pool in known.values()}).order_by("name")
+    rows = Node.objects.filter(pool__in={pool.pk for pool in pools_by_name.values()}).order_by("name")
     for node in rows.only("name", "pool", "gpus", "device", "acl_sha256"):
         nodes[node.pool_id].append(node)
     device = plan.training["device"] if plan.training else None
-    counted = ((dc["name"], dc["gpus"]) for dc in plan.request["datacenters"] if dc["name"] in known)
-    return [said for name, gpus in counted if (said := _lacks(name, gpus, nodes[known[name].pk], device))]
+    counted = ((dc["name"], dc["gpus"]) for dc in plan.request["datacenters"] if dc["name"] in pools_by_name)
+    return [
+        text for name, gpus in counted if (text := _lacks(name, gpus, nodes[pools_by_name[name].pk], device))
+    ]
 
 
 def _lacks(name: str, gpus: int, nodes: list[Node], device: str | None) -> str:
@@ -46,11 +48,11 @@ def _lacks(name: str, gpus: int, nodes: list[Node], device: str | None) -> str:
     if joined >= gpus:
         return ""
     label = f"{Device(device).label}s" if device else "GPUs"
-    said = f"{joined} of the {gpus} {label} counted in {name} have joined"
+    text = f"{joined} of the {gpus} {label} counted in {name} have joined"
     if waiting := several(node.name for node in usable if not node.is_enrolled):
-        said += f"; {waiting} must join first"
+        text += f"; {waiting} must join first"
     others = sum(node.gpus for node in nodes) - sum(node.gpus for node in usable)
-    return f"{said}; {others} of another device do not count" if others else said
+    return f"{text}; {others} of another device do not count" if others else text
 
 
 def _links(plan: Plan) -> list[list[str]]:

@@ -182,21 +182,23 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 def differences(plans: list[Plan]) -> list[tuple[str, list[str]]]:
     """What the plans were asked that differs: GPUs and price of data centres, links, limits; by plan."""
-    asked = [_asked(plan.request) for plan in plans]
-    names = list(dict.fromkeys(name for each in asked for name in each))
-    rows = [(name, [each.get(name, "–") for each in asked]) for name in names]
+    questions = [_asked(plan.request) for plan in plans]
+    names = list(dict.fromkeys(name for each in questions for name in each))
+    rows = [(name, [each.get(name, "–") for each in questions]) for name in names]
     return [(name, cells) for name, cells in rows if len(set(cells)) > 1]
 
 
 def _asked(request: dict[str, Any]) -> dict[str, str]:
-    made = {
+    question = {
         dc["name"]: f"{dc['gpus']:,} {dc['gpu_type']}, ${dc['price_per_gpu_hour']:g}/GPU h"
         for dc in request["datacenters"]
     }
     for link in request.get("links", []):
-        made[" – ".join(link["between"])] = f"{link['latency_ms']:g} ms, {link['bandwidth_gbps']:g} Gbit/s"
+        question[" – ".join(link["between"])] = (
+            f"{link['latency_ms']:g} ms, {link['bandwidth_gbps']:g} Gbit/s"
+        )
     for name, value in request["job"].items():
-        made[f"job: {name.replace('_', ' ')}"] = (
+        question[f"job: {name.replace('_', ' ')}"] = (
             f"{value:,.10g}" if isinstance(value, int | float) else str(value)
         )
     rules = (
@@ -209,7 +211,7 @@ def _asked(request: dict[str, Any]) -> dict[str, str]:
         "iterations",
         "max_dp_cells",
     )
-    return made | {
+    return question | {
         name.replace("_", " "): str(request[name]) for name in rules if request.get(name) is not None
     }
 

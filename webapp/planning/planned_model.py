@@ -38,35 +38,35 @@ def planned_model(
             f"the option gives each stage {tp} GPUs, but a run of the site has one per stage: plan with 1"
         )
         raise InputError("tp", tp, allowed)
-    asked = _parsed(json.dumps(request, sort_keys=True))
+    plan_request = _parsed(json.dumps(request, sort_keys=True))
     planned = engine_option(option)
-    scenario = scenario_of(asked, planned)
-    found: dict[str, Any] = {
+    scenario = scenario_of(plan_request, planned)
+    fields: dict[str, Any] = {
         name: limit
         for name, limit in (("memory_limit", scenario.memory_limit), ("full_limit", scenario.full_limit))
         if limit is not None
     }
     recomputes = bool(_most(scenario.times.recompute))
     if recomputes:
-        found["recompute"] = True
-    _, job = placed_job(asked, planned)
-    assert asked.job.model is not None  # the caller's plan has one
+        fields["recompute"] = True
+    _, job = placed_job(plan_request, planned)
+    assert plan_request.job.model is not None  # the caller's plan has one
     if training.get("device") == "emulated":
-        found["times_ms"] = {
+        fields["times_ms"] = {
             "forward": scenario.times.forward,
             "backward": scenario.times.backward,
             "recompute": scenario.times.recompute,
         }
         if "model" in training:
-            found["activation_bytes"] = int(job.activation_bytes or 0)
+            fields["activation_bytes"] = int(job.activation_bytes or 0)
     if "model" in training:
-        return found
-    if asked.job.layers_per_stage != "even" and planned.layers_per_stage:
-        found["layers_per_stage"] = list(planned.layers_per_stage)
-    return found | {
-        "model": trained_model(asked.job.model, job.partitions, STAND_IN),
+        return fields
+    if plan_request.job.layers_per_stage != "even" and planned.layers_per_stage:
+        fields["layers_per_stage"] = list(planned.layers_per_stage)
+    return fields | {
+        "model": trained_model(plan_request.job.model, job.partitions, STAND_IN),
         "micro_batch": job.layout.micro_batch,
-        "dtype": _dtype(asked.job.dtype_bytes),
+        "dtype": _dtype(plan_request.job.dtype_bytes),
     }
 
 

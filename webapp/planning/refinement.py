@@ -18,27 +18,27 @@ SHAPE_S = 20.0
 
 def refine_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
     """{"result": as `meridian plan` prints it}; the plan keeps it where its own document was refined."""
-    asked = parse(PlanRequest, request["document"])
+    plan_request = parse(PlanRequest, request["document"])
     wires.of = 1
 
     def report(refined: Refined) -> None:
         best = refined.result.best
-        said: dict[str, Any] = {"shapes": refined.of, "shapes_done": refined.done}
+        progress: dict[str, Any] = {"shapes": refined.of, "shapes_done": refined.done}
         if best is not None:
-            said["iteration_ms"] = refined.result.options[best].iteration_ms
-        wires.publish(said)
+            progress["iteration_ms"] = refined.result.options[best].iteration_ms
+        wires.publish(progress)
 
     first = plan(
-        asked,
+        plan_request,
         cancelled=wires.cancelled,
         report=lambda cells, of: wires.publish({"cells": cells, "cells_of": of}),
     )
     if wires.cancelled():
         return  # what is there has had more time
-    found = refine(asked, first, report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
+    refined_plan = refine(plan_request, first, report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
     if wires.ending():
         return
-    result = found.as_dict()
+    result = refined_plan.as_dict()
     services.keep_refined(wires.computation, result)
     yield {"result": result}
 

@@ -238,14 +238,16 @@ def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str
     }
 
 
-def _selected(options: list[dict[str, Any]], best: int | None, asked: str | None) -> dict[str, Any] | None:
-    index = option_index(asked, len(options), best)
+def _selected(
+    options: list[dict[str, Any]], best: int | None, chosen_index: str | None
+) -> dict[str, Any] | None:
+    index = option_index(chosen_index, len(options), best)
     return None if index is None else options[index]
 
 
-def option_index(asked: str | None, count: int, best: int | None) -> int | None:
+def option_index(text: str | None, count: int, best: int | None) -> int | None:
     """The option that an address asks for, among `count`; what is none of them asks for the best."""
-    index = whole(asked, count - 1)
+    index = whole(text, count - 1)
     return best if index is None else index
 
 

@@ -58,10 +58,10 @@ def _as_planned(trained: TrainModel | ConfigModel, planned: Any, stages: int) ->
     if planned is None:
         return False
     try:
-        wanted = read_model(model_to_train(planned, stages))
+        planned_model = read_model(model_to_train(planned, stages))
     except InputError:
         return False  # the planned one cannot be trained
-    return _itself(trained) == _itself(wanted)
+    return _itself(trained) == _itself(planned_model)
 
 
 def _itself(model: TrainModel | ConfigModel) -> Any:

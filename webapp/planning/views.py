@@ -74,7 +74,7 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 
 def plan_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
-    offered, told = first_values("plan", request)
+    offered, notice = first_values("plan", request)
     form = PlanForm(
         request.POST or None, request.FILES or None, user=request.user, initial=_initial(request, offered)
     )
@@ -101,7 +101,7 @@ def plan_create(request: HttpRequest) -> HttpResponse:
         "submit_label": "Compute plan",
         "cancel_url": reverse("planning:plan-list"),
         "wide": True,
-        **told,
+        **notice,
     }
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
@@ -169,10 +169,10 @@ def _make(
 def plan_computing(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """How far a plan is that the search worker computes; goes to the plan once it is there."""
     computation = _computing(request, pk)
-    made = Plan.objects.filter(work__computation=computation).first()
+    plan = Plan.objects.filter(work__computation=computation).first()
     follows = bool(request.headers.get("HX-Request"))
-    if made is not None:
-        there = redirect("planning:plan-detail", pk=made.pk)
+    if plan is not None:
+        there = redirect("planning:plan-detail", pk=plan.pk)
         return HttpResponse(headers={"HX-Redirect": there.url}) if follows else there
     context = {"computation": computation, "may_operate": may(request.user, computation.team)}
     page = "plan_computing_state" if follows else "plan_computing"
@@ -256,8 +256,8 @@ def plan_refine(request: HttpRequest, pk: int) -> HttpResponse:
     """Have the plan, or the what-if that the body names, refined; answers with how far that is."""
     plan = _visible(request, pk)
     what = what_if_of(plan, request.POST)
-    known = refinement_of(plan, what.document)
-    if known is None or known.state == ComputationState.CANCELLED:
+    refinement = refinement_of(plan, what.document)
+    if refinement is None or refinement.state == ComputationState.CANCELLED:
         services.ask_to_refine(request.user, plan, what.document)
     else:
         require(request.user, plan.team)
@@ -270,9 +270,9 @@ def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
     plan = _visible(request, pk)
     require(request.user, plan.team)
     what = what_if_of(plan, request.POST)
-    known = refinement_of(plan, what.document)
-    if known is not None:
-        computations.ask_to_cancel(request.user, known)
+    refinement = refinement_of(plan, what.document)
+    if refinement is not None:
+        computations.ask_to_cancel(request.user, refinement)
     return _refining(request, plan, what.used)
 
 
@@ -298,8 +298,8 @@ def plan_cross_dc_compare(request: HttpRequest, pk: int) -> HttpResponse:
     """Have the plan, or the what-if that the body names, compared; answers with how far that is."""
     plan = _visible(request, pk)
     what = what_if_of(plan, request.POST)
-    known = comparison_of(plan, what.document)
-    if known is None or known.state in (ComputationState.CANCELLED, ComputationState.FAILED):
+    comparison = comparison_of(plan, what.document)
+    if comparison is None or comparison.state in (ComputationState.CANCELLED, ComputationState.FAILED):
         services.ask_to_compare(request.user, plan, what.document)
     else:
         require(request.user, plan.team)
@@ -312,9 +312,9 @@ def plan_cross_dc_stop(request: HttpRequest, pk: int) -> HttpResponse:
     plan = _visible(request, pk)
     require(request.user, plan.team)
     what = what_if_of(plan, request.POST)
-    known = comparison_of(plan, what.document)
-    if known is not None:
-        computations.ask_to_cancel(request.user, known)
+    comparison = comparison_of(plan, what.document)
+    if comparison is not None:
+        computations.ask_to_cancel(request.user, comparison)
     return _cross_dc(request, plan, what)
 
 
@@ -338,8 +338,8 @@ def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
             request, plan.team, _name(request), what.document, plan.training, at_once=at_once, key=key
         )
     except (InputError, ValidationError) as error:
-        said = " ".join(error.messages) if isinstance(error, ValidationError) else f"{error}."
-        messages.error(request, f"Not saved: {said}")
+        message = " ".join(error.messages) if isinstance(error, ValidationError) else f"{error}."
+        messages.error(request, f"Not saved: {message}")
         return redirect(f"{back.url}?{urlencode(what.used)}")
 
 
@@ -366,9 +366,9 @@ def plan_clone(request: HttpRequest, pk: int) -> HttpResponse:
 def plan_compare(request: HttpRequest) -> HttpResponse:
     """Plans side by side: those that the address names (?plan=1&plan=2), at most MOST_COMPARED."""
     visible = Plan.objects.visible_to(request.user).select_related("team")
-    wanted = [pk for text in request.GET.getlist("plan") if (pk := whole(text)) is not None]
-    found = {plan.pk: plan for plan in visible.filter(pk__in=wanted)}
-    plans = [found[pk] for pk in dict.fromkeys(wanted) if pk in found][:MOST_COMPARED]
+    pks = [pk for text in request.GET.getlist("plan") if (pk := whole(text)) is not None]
+    by_pk = {plan.pk: plan for plan in visible.filter(pk__in=pks)}
+    plans = [by_pk[pk] for pk in dict.fromkeys(pks) if pk in by_pk][:MOST_COMPARED]
     offered = visible.current().order_by("-created_at").only("name", "team", "created_at")
     table = side_by_side(plans)
     if request.GET.get("as") == "csv":

@@ -129,7 +129,7 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
 
     Raises InputError where a parameter is no number, or the engine refuses the document.
     """
-    made = copy.deepcopy(request)
+    document = copy.deepcopy(request)
     used: dict[str, str] = {}
 
     def put(holder: dict[str, Any], key: str, name: str, value: float | None) -> None:
@@ -142,23 +142,23 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
         at = whole(index)
         if at is None:
             continue
-        if kind == "gpus" and at < len(made["datacenters"]):
-            put(made["datacenters"][at], "gpus", name, _whole(name, query[name]))
-        elif kind == "price" and at < len(made["datacenters"]):
-            put(made["datacenters"][at], "price_per_gpu_hour", name, _number(name, query[name]))
-        elif kind in FIGURES and at < len(made.get("links", [])):
-            put(made["links"][at], FIGURES[kind], name, _number(name, query[name]))
+        if kind == "gpus" and at < len(document["datacenters"]):
+            put(document["datacenters"][at], "gpus", name, _whole(name, query[name]))
+        elif kind == "price" and at < len(document["datacenters"]):
+            put(document["datacenters"][at], "price_per_gpu_hour", name, _number(name, query[name]))
+        elif kind in FIGURES and at < len(document.get("links", [])):
+            put(document["links"][at], FIGURES[kind], name, _number(name, query[name]))
     if used:
-        parse(PlanRequest, made)  # a link that the engine refuses has no time for a message
-    follow(request, made)
+        parse(PlanRequest, document)  # a link that the engine refuses has no time for a message
+    follow(request, document)
     if not follows_links(request) and "c" in query and request["job"].get("comm_to_compute") is not None:
-        put(made["job"], "comm_to_compute", "c", _number("c", query["c"]))
+        put(document["job"], "comm_to_compute", "c", _number("c", query["c"]))
     if "budget" in query:
         limit = _number("budget", query["budget"]) if query["budget"] else None
-        put(made, "budget_per_iteration", "budget", limit)
+        put(document, "budget_per_iteration", "budget", limit)
     if used:
-        parse(PlanRequest, made)
-    return made, used
+        parse(PlanRequest, document)
+    return document, used
 
 
 FIGURES = {"latency": "latency_ms", "bandwidth": "bandwidth_gbps"}
@@ -179,27 +179,27 @@ def _whole(name: str, text: str) -> int:
     return gpus
 
 
-def differences(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
+def differences(request: dict[str, Any], changed_request: dict[str, Any]) -> list[str]:
     """The differences in words: "us-west 12 → 24 GPUs"."""
     lines = [
         f"{was['name']} {was['gpus']:,} → {now['gpus']:,} GPUs" if now["gpus"] else f"without {was['name']}"
-        for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
+        for was, now in zip(request["datacenters"], changed_request["datacenters"], strict=True)
         if was["gpus"] != now["gpus"]
     ]
     lines += [
         f"{was['name']} ${was['price_per_gpu_hour']:g} → ${now['price_per_gpu_hour']:g}/GPU h"
-        for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
+        for was, now in zip(request["datacenters"], changed_request["datacenters"], strict=True)
         if was["price_per_gpu_hour"] != now["price_per_gpu_hour"]
     ]
-    for was, now in _links(request, made):
+    for was, now in _links(request, changed_request):
         pair = _between(was)
         for field, unit in (("latency_ms", "ms"), ("bandwidth_gbps", "Gbit/s")):
             if was[field] != now[field]:
                 lines.append(f"{pair} {was[field]:g} → {now[field]:g} {unit}")
-    was_c, now_c = (document["job"].get("comm_to_compute") for document in (request, made))
+    was_c, now_c = (document["job"].get("comm_to_compute") for document in (request, changed_request))
     if was_c != now_c:
         lines.append(f"C {was_c:g} → {now_c:.3g}")
-    before, after = (document.get("budget_per_iteration") for document in (request, made))
+    before, after = (document.get("budget_per_iteration") for document in (request, changed_request))
     if before != after:
         old, new = (f"${value:g}" if value is not None else "none" for value in (before, after))
         lines.append(f"cost limit {old} → {new}")

@@ -63,10 +63,10 @@ def compute_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, An
     def report(cells: int, of: int | None) -> None:
         wires.publish({"cells": cells, "cells_of": of})
 
-    found = plan(parse(PlanRequest, request["document"]), cancelled=wires.cancelled, report=report)
+    result = plan(parse(PlanRequest, request["document"]), cancelled=wires.cancelled, report=report)
     if wires.cancelled():
         return
     took_ms = (time.perf_counter() - began) * 1e3
-    made = services.keep_plan(wires.computation, found.as_dict(), took_ms)
-    if made is not None:
-        yield {"plan": made.pk}
+    plan_row = services.keep_plan(wires.computation, result.as_dict(), took_ms)
+    if plan_row is not None:
+        yield {"plan": plan_row.pk}

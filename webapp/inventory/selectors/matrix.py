@@ -83,8 +83,8 @@ def link_matrix(user: Any, measure: Measure, dcs: Any, *, may_add: bool) -> Matr
     """The matrix of the MOST_SHOWN most linked of `dcs`, a queryset of data centres that `user` may see."""
     shown, of = most_linked(user, dcs, MOST_SHOWN)
     ids = [dc.pk for dc in shown]
-    found = WanLink.objects.visible_to(user).filter(a__in=ids, b__in=ids)
-    links = {frozenset((link.a_id, link.b_id)): link for link in found}
+    links_between = WanLink.objects.visible_to(user).filter(a__in=ids, b__in=ids)
+    links = {frozenset((link.a_id, link.b_id)): link for link in links_between}
     values = [getattr(link, measure.field) for link in links.values()]
     most = max(values, default=None)
     rows = [(row, [_cell(measure, links, row, column, most, may_add) for column in shown]) for row in shown]

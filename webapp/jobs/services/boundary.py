@@ -68,9 +68,11 @@ def finish(run: Run) -> None:
         return
     run.desired_state = Desired.CANCELLED
     run.save(update_fields=["desired_state"])
-    done = (run.stop_after or 0) + 1
-    set_status(run, Status.CANCELLED, f"Ended after iteration {done:,} of {run.steps:,}: {run.boundary_why}.")
-    add_mark(run, MarkLevel.INFO, f"Ended after iteration {done:,}.")
+    iterations = (run.stop_after or 0) + 1
+    set_status(
+        run, Status.CANCELLED, f"Ended after iteration {iterations:,} of {run.steps:,}: {run.boundary_why}."
+    )
+    add_mark(run, MarkLevel.INFO, f"Ended after iteration {iterations:,}.")
     go_on_elsewhere(run)
 
 

@@ -37,8 +37,8 @@ def record_checkpoint(run: Run, event: Checkpoint) -> bool:
 
 def _passed_over(run: Run, event: Checkpoint) -> bool:
     """`run` went on from an older checkpoint, because this one is torn; it is of any run of the team."""
-    found = _of_team(run, [event.where])
-    found.update(status=CheckpointStatus.TORN, detail=event.detail[:500])
+    rows = _of_team(run, [event.where])
+    rows.update(status=CheckpointStatus.TORN, detail=event.detail[:500])
     what = event.detail.removeprefix("is torn: ")
     return _tell(run, event, f"Passed over the torn checkpoint after iteration {event.step:,}: {what}")
 

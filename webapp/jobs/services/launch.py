@@ -143,7 +143,9 @@ def clone_run(
 
 
 @transaction.atomic
-def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, gpu_of_rank: GpuOfRank = ()) -> Run:
+def move_run(
+    run: Run, reason: str, smaller: dict[str, Any] | None = None, gpu_of_rank: GpuOfRank = ()
+) -> Run:
     """Queue what takes the place of `run`, which lost its first machine, from its last checkpoint.
 
     Parameters
@@ -165,7 +167,7 @@ def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, gpu_of_
         )
         before, after = _difference(run.job.document, smaller)
         record(None, "clone", job, team=job.team, before=before, after={"name": job.name, **after})
-    return _queue(None, job, "", told, after=run, moved_from=run)
+    return _queue(None, job, "", reason, after=run, moved_from=run)
 
 
 def _fewer(name: str) -> str:
@@ -259,7 +261,7 @@ def _queue(
     actor: Any,
     job: Job,
     key: str,
-    told: str = "",
+    reason: str = "",
     *,
     after: Run | None = None,
     moved_from: Run | None = None,
@@ -285,11 +287,11 @@ def _queue(
         saved_step=saved.saved_step if saved else None,
         saved_where=saved.saved_where if saved else "",
     )
-    told = f"{told} Continues after iteration {saved.saved_step:,}.".strip() if saved else told
+    reason = f"{reason} Continues after iteration {saved.saved_step:,}.".strip() if saved else reason
     state = {"desired_state": run.desired_state, "generation": run.generation, "steps": run.steps}
-    record(actor, "launch", run, team=job.team, after=state, message=told)
+    record(actor, "launch", run, team=job.team, after=state, message=reason)
     by = f"Launched by {actor}." if actor else "Launched."
-    add_mark(run, MarkLevel.INFO, f"{by} {told}".strip())
+    add_mark(run, MarkLevel.INFO, f"{by} {reason}".strip())
     if searched:
         ask_for_schedule(actor, run)
     notify.run_changed(run.pk)

@@ -43,7 +43,7 @@ def predict_as_begun(run: Run, since: int) -> bool:
 
 
 @transaction.atomic
-def forget_old_predictions(keep: int, held: Mapping[int, Sequence[tuple[int, int]]]) -> int:
+def forget_old_predictions(keep: int, spans_held: Mapping[int, Sequence[tuple[int, int]]]) -> int:
     """Forget the spans of predictions that held before the last `keep` iterations of their run alone; how
     many. Their figures stay.
 
@@ -53,10 +53,10 @@ def forget_old_predictions(keep: int, held: Mapping[int, Sequence[tuple[int, int
     """
     following = PastPrediction.objects.filter(run=OuterRef("run"), since__gt=OuterRef("since"))
     ends = Subquery(following.order_by("since").values("since")[:1])
-    gone = 0
+    updated = 0
     for past in PastPrediction.objects.exclude(spans=[]).annotate(ends=ends).select_related("run"):
         until = past.ends if past.ends is not None else past.run.predicted_since
-        shown = any(first < until and last >= past.since for first, last in held.get(past.run_id, ()))
+        shown = any(first < until and last >= past.since for first, last in spans_held.get(past.run_id, ()))
         if until <= past.run.iteration - keep and not shown:
-            gone += PastPrediction.objects.filter(pk=past.pk).update(spans=[])
-    return gone
+            updated += PastPrediction.objects.filter(pk=past.pk).update(spans=[])
+    return updated

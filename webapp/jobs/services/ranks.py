@@ -106,10 +106,10 @@ def _stopped_with_agents(run: Run, nodes: list[str]) -> None:
     agents = (
         f"the agent of {nodes[0]} was" if len(nodes) == 1 else f"the agents of its {len(nodes)} nodes were"
     )
-    done = f"after iteration {run.done:,} of {run.steps:,}" if run.done else "before its first iteration"
+    progress = f"after iteration {run.done:,} of {run.steps:,}" if run.done else "before its first iteration"
     run.desired_state = Desired.CANCELLED
     run.save(update_fields=["desired_state"])
-    set_status(run, Status.CANCELLED, f"Stopped {done}: {agents} shut down, and its ranks with them.")
+    set_status(run, Status.CANCELLED, f"Stopped {progress}: {agents} shut down, and its ranks with them.")
     add_mark(run, MarkLevel.WARN, f"T{agents[1:]} shut down: all ranks ended.")
     go_on_elsewhere(run)
 

@@ -68,17 +68,17 @@ def cut_run(run: Run, iteration: int, layout: NewLayout, times: Rows | None = No
 
 
 @transaction.atomic
-def bring_back(run: Run, gone: RankState, why: str) -> bool:
+def bring_back(run: Run, lost_rank: RankState, why: str) -> bool:
     """Have the ranks of `run` on the machine of `gone`, which is lost, started again; whether they will be.
 
     Not where the job does not say so, nor more often than it says (recovery.attempts).
     """
     run = lock(run.pk)
     settings = run.recovery
-    wanted = run.status == Status.RUNNING and run.desired_state == Desired.RUNNING
-    if settings is None or not wanted or gone.start > settings.attempts:
+    should_run = run.status == Status.RUNNING and run.desired_state == Desired.RUNNING
+    if settings is None or not should_run or lost_rank.start > settings.attempts:
         return False
-    RankState.objects.filter(run=run, node=gone.node).update(
+    RankState.objects.filter(run=run, node=lost_rank.node).update(
         state=RankStatus.ASSIGNED,
         state_since=timezone.now(),
         start=F("start") + 1,
@@ -87,7 +87,7 @@ def bring_back(run: Run, gone: RankState, why: str) -> bool:
         exit_code=None,
         pid=None,
     )
-    add_mark(run, MarkLevel.WARN, f"{gone.node.name} lost its ranks: {why} They start again.")
+    add_mark(run, MarkLevel.WARN, f"{lost_rank.node.name} lost its ranks: {why} They start again.")
     notify.run_changed(run.pk)
     notify.reconcile_soon()
     return True
@@ -101,8 +101,8 @@ def fail_or_move(run: Run, reason: str) -> None:
     """
     run = lock(run.pk)
     settings = run.recovery
-    wanted = run.status == Status.RUNNING and run.desired_state == Desired.RUNNING and not run.again
-    if settings is not None and settings.smaller and wanted and _first_is_lost(run):
+    should_run = run.status == Status.RUNNING and run.desired_state == Desired.RUNNING and not run.again
+    if settings is not None and settings.smaller and should_run and _first_is_lost(run):
         run.moves = _moves_lately(run) < settings.attempts
         run.save(update_fields=["moves"])
         if not run.moves:

@@ -47,8 +47,8 @@ def record_schedule(run: Run, document: dict[str, Any], predicted: dict[str, Any
     job.save(update_fields=["document"])
     run.predicted, run.search, run.waits_for = predicted, None, ""
     run.save(update_fields=["predicted", "search", "waits_for"])
-    told = f"Its schedule was found: predicted iteration {predicted['iteration_ms']:,.1f} ms."
-    add_mark(run, MarkLevel.INFO, told)
+    message = f"Its schedule was found: predicted iteration {predicted['iteration_ms']:,.1f} ms."
+    add_mark(run, MarkLevel.INFO, message)
     record(None, "schedule", run, team=job.team, after={"iteration_ms": predicted["iteration_ms"]})
     notify.run_changed(run.pk)
     notify.reconcile_soon()

@@ -74,9 +74,9 @@ def wait_for(run: Run, what: str, *, needs_action: bool = False) -> None:
 
     `needs_action` where it does not come by itself.
     """
-    said = {"waits_for": what[:300], "needs_action": needs_action}
+    values = {"waits_for": what[:300], "needs_action": needs_action}
     # Only while it is as the caller knows it: what has begun to run meanwhile waits for nothing.
-    if Run.objects.open().filter(pk=run.pk, status=run.status).exclude(**said).update(**said):
+    if Run.objects.open().filter(pk=run.pk, status=run.status).exclude(**values).update(**values):
         notify.run_changed(run.pk)
 
 
@@ -100,12 +100,12 @@ def wait_in_queue(waiting: Iterable[Waiting]) -> None:
     news = [each for each in waiting if each.is_news]
     if not news:
         return
-    said = [When(pk=each.run.pk, then=Value(each.what[:300])) for each in news]
+    cases = [When(pk=each.run.pk, then=Value(each.what[:300])) for each in news]
     acting = When(pk__in=[each.run.pk for each in news if each.needs_action], then=Value(True))
     queued = Run.objects.filter(pk__in=[each.run.pk for each in news], status=Status.QUEUED)
     # Locked by id, as by who moves runs in the queue: else the two could wait for each other.
     list(queued.select_for_update().order_by("pk").values_list("pk"))
-    queued.update(waits_for=Case(*said), needs_action=Case(acting, default=Value(False)))
+    queued.update(waits_for=Case(*cases), needs_action=Case(acting, default=Value(False)))
     for each in news:
         notify.run_changed(each.run.pk)
 

@@ -81,12 +81,14 @@ def ask_for_plan(
         The team has a plan of this name already.
     """
     require(actor, team)
-    asked = {"document": request, "training": training}
+    question = {"document": request, "training": training}
     with transaction.atomic():
-        known = Computation.objects.filter(created_by=actor, idempotency_key=key).exclude(idempotency_key="")
-        if not known.exists():
+        earlier = Computation.objects.filter(created_by=actor, idempotency_key=key).exclude(
+            idempotency_key=""
+        )
+        if not earlier.exists():
             Plan(team=team, name=name, computed_ms=0).full_clean(exclude=UNCHECKED)
-        return start(actor, team=team, kind=ComputationKind.PLAN, name=name, request=asked, key=key)
+        return start(actor, team=team, kind=ComputationKind.PLAN, name=name, request=question, key=key)
 
 
 def keep_plan(computation: Computation, result: dict[str, Any], took_ms: float) -> Plan | None:
