@@ -148,6 +148,12 @@ class Gpu:
             self._memory.settle_frees()
             self.peak_bytes[device] = self._used[device]
 
+    def free_and_all_bytes(self, device: int) -> tuple[int, int]:
+        """What is free of a device's memory, and all of it."""
+        with self.lock:
+            self._memory.settle_frees()
+            return self.memory_bytes - self._used[device], self.memory_bytes
+
     def pin(self, address: int, size: int) -> None:
         """Memory that is there already is pinned from now on."""
         with self.lock:

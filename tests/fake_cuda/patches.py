@@ -76,6 +76,7 @@ def _of_cuda(gpu: Gpu) -> dict[str, Any]:
         "device_count": lambda: gpu.count,
         "set_device": set_device,
         "get_device_properties": lambda _: SimpleNamespace(name="fake", total_memory=gpu.memory_bytes),
+        "mem_get_info": lambda device=None: gpu.free_and_all_bytes(gpu.number_of(device)),
         "set_per_process_memory_fraction": set_fraction,
         "reset_peak_memory_stats": lambda device=None: gpu.forget_peak(gpu.number_of(device)),
         "max_memory_allocated": lambda device=None: gpu.peak_bytes[gpu.number_of(device)],

@@ -136,9 +136,9 @@ def test_a_recovery_without_another_plan_changes_no_prediction(run: Run) -> None
 def test_spans_of_predictions_of_forgotten_iterations_are_forgotten_and_their_figures_stay(run: Run) -> None:
     send(run, adapted(run), adapted(run, iteration=60, t=T0 + 9))
     Run.objects.filter(pk=run.pk).update(iteration=59)
-    assert forget_old_predictions(keep=18, held={}) == 1
+    assert forget_old_predictions(keep=18, spans_held={}) == 1
     assert [bool(past.spans) for past in PastPrediction.objects.filter(run=run)] == [False, True]
-    assert forget_old_predictions(keep=18, held={}) == 0
+    assert forget_old_predictions(keep=18, spans_held={}) == 0
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_predictions_that_a_kept_range_shows_keep_their_spans(
     """The first held for iterations 0 to 41, as the run re-planned for iteration 42."""
     send(run, adapted(run))
     Run.objects.filter(pk=run.pk).update(iteration=999)
-    forget_old_predictions(keep=18, held={run.pk: [shown]})
+    forget_old_predictions(keep=18, spans_held={run.pk: [shown]})
     first = PastPrediction.objects.filter(run=run).earliest("since")
     assert bool(first.spans) == stay
 
