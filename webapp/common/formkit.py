@@ -10,6 +10,7 @@ from django.forms.utils import flatatt
 from django.utils.choices import BaseChoiceIterator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 
 from engine.errors import InputError
 from engine.schedule.registry import SENTENCES, name_of
@@ -73,7 +74,7 @@ class Sectioned(forms.BaseForm):
         names = (path.replace(".", "_"), last, first, *known)
         name = next((name for name in names if name in self.fields), "")
         if name:
-            self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")
+            self.add_error(name, f"{capfirst(error.allowed)}.")
         else:
             self.add_error(None, str(error))
 

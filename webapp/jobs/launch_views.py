@@ -150,7 +150,7 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
             placed = option_on_placement(plan, chosen, placement)
             document, gpu_of_rank = placed.document, placed.gpu_of_rank
     except InputError as error:
-        messages.error(request, f"Cannot be launched: {error}.")
+        messages.error(request, f"Cannot be launched: {_why(error)}.")
         return redirect("planning:plan-detail", pk=pk)
     reserved = plan.request["job"].get("prefill") or {}
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
@@ -201,7 +201,7 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     try:
         form = PlacedForm(request.POST or None, placement=placement, initial=initial)
     except InputError as error:
-        messages.error(request, f"Cannot be launched: {error}.")
+        messages.error(request, f"Cannot be launched: {_why(error)}.")
         return redirect("placement:placement-detail", pk=pk)
     return _launch_page(
         request,
@@ -222,3 +222,8 @@ def run_dry(request: HttpRequest) -> JsonResponse:
     if index is None:
         return JsonResponse({"ok": False, "error": "option: must be the index of an option"}, status=400)
     return JsonResponse(dry_run(plan, index))
+
+
+def _why(error: InputError) -> str:
+    """The error in words; one about what is missing has no value to show."""
+    return error.allowed if error.value is None else str(error)

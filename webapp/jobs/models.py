@@ -10,6 +10,7 @@ from django.contrib.postgres.indexes import GinIndex, HashIndex
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
+from django.utils.text import capfirst
 
 from engine.inputs import parse
 from engine.job.changed import changed, value_at
@@ -292,7 +293,7 @@ class Run(Archivable, Described):
         """Why it is in its state, as every page says it: what it waits for, how it will end, what it did."""
         text = self.waits_for or self.ending or self.status_reason
         # A sentence, unless it begins with a name, which stays as it is.
-        return text[:1].upper() + text[1:] if re.match(r"[a-z]+[ :]", text) else text
+        return capfirst(text) if re.match(r"[a-z]+[ :]", text) else text
 
     @property
     def ending(self) -> str:

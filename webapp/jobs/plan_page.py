@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.http import HttpRequest
+from django.utils.text import capfirst
 
 from engine.errors import InputError
 from webapp.common.additions import Addition, Context
@@ -52,7 +53,7 @@ def launch_check(plan: Plan, option: dict[str, Any], gpu_inventory: GpuInventory
     try:
         document = train_document(plan.request, option, plan.training)
     except InputError as error:
-        return {"ok": False, "reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}", "label": label}
+        return {"ok": False, "reason": capfirst(error.allowed), "label": label}
     lack = gpu_inventory.shortage(plan.team_id, document)
     trains = trained_words(document, plan.request)
     return {"ok": True, "reason": lack.text if lack else "", "label": label, "trains": trains}
@@ -66,7 +67,8 @@ def _before_launch(context: Context, launch: dict[str, Any], gpu_inventory: GpuI
     try:
         placed = option_on_placement(plan, plan.result["options"][index], placing.used)
     except InputError as error:
-        reason = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
+        detail = "" if error.value is None else f": {error.value}"
+        reason = f"{capfirst(error.allowed)}{detail}."
         failed = replace(placing, state="failed", reason=reason)
         return {"launch": launch, "dry": dry_run(plan, index, gpu_inventory), "placing": failed}
     lack = gpu_inventory.shortage(plan.team_id, placed.document, placed.gpu_of_rank)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.utils.text import capfirst
+
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
@@ -39,7 +41,7 @@ def placed_against_plan(placement: Computation, answer: dict[str, Any]) -> dict[
             "placed_ms": _iteration_ms(option_on_placement(plan, option, placement, answer).document),
         }
     except InputError as error:
-        return {"reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}."}
+        return {"reason": f"{capfirst(error.allowed)}."}
 
 
 def option_on_placement(

@@ -202,7 +202,7 @@ def _option(what: WhatIf, result: dict[str, Any], index: int, dcs: list[str]) ->
     option = result["options"][index]
     best = index == result.get("best")
     pareto = index in result.get("pareto", [])
-    verdict = option.get("reason") or ("Best" if best else "On the Pareto front" if pareto else "")
+    verdict = option.get("reason") or ("Best" if best else "Pareto front" if pareto else "")
     return {
         **option,
         "index": index,

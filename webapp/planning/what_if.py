@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from django.utils.text import capfirst
+
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.answer import WHAT_IF_S, plan
@@ -257,7 +259,7 @@ def what_if_of(plan: Plan, query: Mapping[str, str]) -> WhatIf:
     try:
         document, used = changed(plan.request, query)
     except InputError as error:
-        says = f"{error.allowed[:1].upper()}{error.allowed[1:]}."
+        says = f"{capfirst(error.allowed)}."
         return WhatIf(
             plan=plan,
             document=plan.request,
