@@ -75,10 +75,16 @@ def prepared_chats(root: Path, tokenizer: Path) -> Path:
 
 def one_process(model: Path, data: Path, batch: int) -> tuple[list[float], Any]:
     """The losses of so many steps, and the model after the last, by transformers and torch alone."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, Trainer
 
     trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=RATE)
+    decayed = set(Trainer.get_decay_parameter_names(None, trained))  # neither norms nor biases
+    named = list(trained.named_parameters())
+    groups = [
+        {"params": [parameter for name, parameter in named if name in decayed]},
+        {"params": [parameter for name, parameter in named if name not in decayed], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=RATE)
     corpus = open_prepared(str(data), seq=SEQ, seed=SEED, vocabulary=SHAPE["vocab_size"], field="data")
     losses = []
     for step in range(MORE):
