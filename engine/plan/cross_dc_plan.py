@@ -259,7 +259,7 @@ class _Variant:
     def _selections(self, layout: Layout) -> Iterator[dict[str, int]]:
         """{data centre: its pipelines}: the two with most, then the third, and so on."""
         most = [
-            (dc.name, dc.gpus // (layout.partitions * layout.tp))
+            (dc.name, dc.gpus // (layout.partitions * layout.gpus_per_stage))
             for dc in self._cluster.datacenters
             if dc.name in self._request.allowed_names
         ]
@@ -364,7 +364,7 @@ class _Variant:
         job |= {field: value for field, value in sizes.items() if field in job}
         if job.get("comm_to_compute") is not None:
             job["comm_to_compute"] = 0.0  # of the WAN
-        gpus = pipelines * layout.partitions * layout.tp
+        gpus = pipelines * layout.partitions * layout.gpus_per_stage
         return parse(PlanRequest, {**document, "datacenters": [{**dc, "gpus": gpus}], "job": job})
 
     @cached_property

@@ -80,6 +80,15 @@ def test_two_data_centres_by_hand() -> None:
     assert data.cost_per_iteration == pytest.approx(0.02 * data.wan_gb + 10 * 3.6 * data.iteration_ms / 3.6e6)
 
 
+@pytest.mark.parametrize("name", ["tp", "cp"])
+def test_replicas_have_all_the_gpus_of_their_stages(name: str) -> None:
+    """16 and 12 GPUs hold four and three pipelines of two stages on two GPUs each."""
+    job = {"model": MODEL, "partitions": P, "microbatches": M, name: 2}
+    data = compared(document(16, 12, job=job)).data
+    assert data.pipelines_per_dc == {"dc0": 4, "dc1": 3}
+    assert data.gpus_used == {"dc0": 16, "dc1": 12}
+
+
 def test_the_pipelines_are_the_plans_best_option() -> None:
     asked = document(4, 4, job={**TIMES, "partitions": 6}, policy="1f1b")
     one = compared(asked).pipeline
