@@ -28,7 +28,7 @@ from engine.schedule.traversal import Traversal, straight
 from engine.simulate import time_schedule
 
 NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
-MOMENTS = 2
+MOMENTS_PER_PARAMETER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
             width=width,
             parameter_bytes=NUMBERS_PER_PARAMETER * parameter_bytes + copied,
             copy_bytes=copied,
-            optimizer_bytes=MOMENTS * parameter_bytes,
+            optimizer_bytes=MOMENTS_PER_PARAMETER * parameter_bytes,
             dropout=False,
             fused_mlp=False,
             workspace_bytes=CUDA_WORKSPACE_BYTES if on_cuda else 0,

@@ -9,6 +9,8 @@ from torch import nn
 from engine.job.sections.optimizer import OptimizerSection
 from engine.nn.one_rank import ONE_RANK, OneRank
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
+
 
 def adamw(
     layers: Iterable[nn.Module], section: OptimizerSection, tp: OneRank = ONE_RANK

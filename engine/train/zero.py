@@ -22,9 +22,9 @@ from torch.distributed import BroadcastOptions, ReduceOptions
 from engine.job.all_reduce import BUCKET_BYTES
 from engine.nn.one_rank import OneRank
 from engine.train.exchange import finish
+from engine.train.optimizer import MOMENTS
 
 WHO = "a replica of this stage"
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
 
 
 @dataclass(frozen=True, slots=True)

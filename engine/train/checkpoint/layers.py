@@ -12,7 +12,8 @@ from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint
 from engine.nn.hugging_face import Slice
 from engine.nn.one_rank import ONE_RANK, OneRank
-from engine.train.zero import MOMENTS, ShardedAdamW
+from engine.train.optimizer import MOMENTS
+from engine.train.zero import ShardedAdamW
 
 WEIGHTS = "weights."
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from engine.nn.device import Device
-from engine.train.zero import MOMENTS
+from engine.train.optimizer import MOMENTS
 
 SLOTS = 2
 

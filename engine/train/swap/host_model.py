@@ -14,9 +14,7 @@ from engine.job.job import TrainJob
 from engine.nn.device import Device
 from engine.nn.model import PARAMETER_DTYPES, Chunk, digest
 from engine.plan.swap.layers import SubModel
-from engine.train.optimizer import adamw
-
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
+from engine.train.optimizer import MOMENTS, adamw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
