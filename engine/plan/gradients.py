@@ -30,7 +30,7 @@ def largest(stages: Iterable[Parameters]) -> tuple[Parameters, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
+class StageReplicas:
     """How the replicas of a stage are joined.
 
     ep : expert-parallel degree: one in `ep` replicas has the same experts.

@@ -14,7 +14,7 @@ from engine.model.document import shape_of
 from engine.model.layer_profiles import GRADIENT_BYTES
 from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
-from engine.plan.gradients import Parameters, Replicas, largest
+from engine.plan.gradients import Parameters, StageReplicas, largest
 from engine.plan.layers import MOST_LAYERS, Balance
 from engine.plan.profiled_job import ProfiledJob
 from engine.plan.recompute import recomputed_stages
@@ -29,7 +29,7 @@ from engine.plan.request import (
 )
 from engine.plan.stages import Stages, link_rate, stages_of
 
-ALONE = Replicas()  # each with all experts, and each sequence on one GPU
+ALONE = StageReplicas()  # each with all experts, and each sequence on one GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Job:
     activation_bytes: float | None
     tokens_per_microbatch: int | None
     stages: Stages
-    replicas: Replicas = ALONE
+    replicas: StageReplicas = ALONE
     gradient_bytes: int = 2
     tied_parameters: int = 0
     is_modelled: bool = False
@@ -277,10 +277,10 @@ def _parameters(profiles: Iterable[StageProfile]) -> tuple[Parameters, ...]:
     return largest(Parameters(stage.parameters, stage.expert_parameters) for stage in profiles)
 
 
-def _replicas(request: PlanRequest, cluster: Cluster, layout: Layout) -> Replicas:
+def _replicas(request: PlanRequest, cluster: Cluster, layout: Layout) -> StageReplicas:
     """On the GPUs with the slowest links among those that may be used."""
     link_bytes_per_s = min(map(link_rate, types_of(request, cluster)))
-    return Replicas(ep=request.job.ep, cp=layout.cp, inside_bytes_per_s=layout.tp * link_bytes_per_s)
+    return StageReplicas(ep=request.job.ep, cp=layout.cp, inside_bytes_per_s=layout.tp * link_bytes_per_s)
 
 
 def _balance(request: PlanRequest, layout: Layout, model: Transformer) -> Balance | None:

@@ -19,7 +19,7 @@ from engine.model.memory import MIXED, stage_memory
 from engine.model.profile import Compute, stage_profiles
 from engine.model.stages import roofline_profiles
 from engine.model.transformer import Experts, LatentAttention, Transformer
-from engine.plan.gradients import Parameters, Replicas, largest
+from engine.plan.gradients import Parameters, StageReplicas, largest
 from engine.plan.result import Option, PlanResult
 from tests.engine.test_plan_search import answer_of, document, score
 
@@ -119,7 +119,9 @@ def test_an_experts_gradients_are_summed_where_it_is(
 ) -> None:
     """A ring among N = ep · groups replicas for the rest, and one among `groups` for 1/ep of the experts."""
     n, rate = ep * groups, 12.5e9
-    seconds = Replicas(ep=ep).all_reduce_s([Parameters(shared + experts, experts)], 2, n, along_a_ring(rate))
+    seconds = StageReplicas(ep=ep).all_reduce_s(
+        [Parameters(shared + experts, experts)], 2, n, along_a_ring(rate)
+    )
     by_hand = 4 * shared * (n - 1) / (n * rate) + 4 * experts / ep * (groups - 1) / (groups * rate)
     assert seconds == pytest.approx(by_hand, rel=1e-6, abs=1e-12)
 
@@ -136,7 +138,7 @@ def test_an_experts_gradients_are_summed_where_it_is(
 def test_the_stages_that_are_left_take_as_long_as_all(
     stages: list[Parameters], ep: int, replicas: int
 ) -> None:
-    joined = Replicas(ep=ep, cp=2, inside_bytes_per_s=100.0)
+    joined = StageReplicas(ep=ep, cp=2, inside_bytes_per_s=100.0)
     summed_s = along_a_ring(10.0)
     every, few = (joined.all_reduce_s(some, 2, replicas, summed_s) for some in (stages, largest(stages)))
     assert few == pytest.approx(every)
