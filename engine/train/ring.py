@@ -4,6 +4,7 @@ torch.distributed's groups stay inside a data centre. Every replica ends with th
 buffer is summed by one replica at a time, and then handed on.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +30,7 @@ class _Summing:
         self._future.result()
 
 
-class Sums:
+class Sums(ABC):
     """This rank's part of the sums of replicas.
 
     Parameters
@@ -55,8 +56,9 @@ class Sums:
         number, self._count = self._count, self._count + 1
         return _Summing(self._thread.submit(self._sum, number, tensor))
 
+    @abstractmethod
     def _sum(self, number: int, tensor: Tensor) -> None:
-        raise NotImplementedError
+        """Sum a flat tensor in place; `number` tells this sum from others."""
 
     def _exchange(self, tag: tuple[int, ...], sends: dict[int, Tensor], receives: dict[int, Tensor]) -> None:
         """Send tensors to ranks and receive others, each by its rank, all under way at once."""
