@@ -10,7 +10,7 @@ from engine.job.events.event import from_dict
 from tests.events import T0
 from tests.site.world import World, make_world
 from webapp.jobs import services
-from webapp.jobs.forms import CloneForm
+from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.models import CheckpointStatus, Run, RunCheckpoint
 
 pytestmark = pytest.mark.django_db

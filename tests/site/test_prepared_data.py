@@ -21,8 +21,8 @@ from tests.dataset.tokenizers import byte_folder
 from tests.site.test_folds import plan_form
 from tests.site.test_new_plan import made
 from tests.site.world import World, make_world
+from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.dry import dry_run_document
-from webapp.jobs.forms import CloneForm
 from webapp.jobs.models import Run
 from webapp.planning.compose import initial_of
 from webapp.planning.document import train_document

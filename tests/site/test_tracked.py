@@ -4,8 +4,8 @@ import pytest
 
 from engine.job.changed import changed, value_at
 from tests.site.world import World, make_world
+from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.dry import dry_run_document
-from webapp.jobs.forms import CloneForm
 
 pytestmark = pytest.mark.django_db
 

@@ -1,17 +1,13 @@
 """The launch form: the document of a run with the fields that people vary."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar
 
 from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.changed import changed, value_at
-from engine.job.checkpoint.manifest import newest_of_run
-from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.model_document import ConfigModel, TrainModel
@@ -21,12 +17,11 @@ from engine.job.sections.tracking import TrackingSection
 from engine.schedule.contention import RULES, contention_name
 from engine.schedule.scenario import BEST, POLICIES
 from webapp.accounts.models import Team
-from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
 from webapp.inventory.selectors import pools
-from webapp.jobs.dry import Check, dry_run_document
+from webapp.jobs.dry import dry_run_document
 from webapp.jobs.gpu_inventory import GpuOfRank
-from webapp.jobs.models import CheckpointStatus, Job, Priority, Run
+from webapp.jobs.models import Priority
 from webapp.planning.data_fields import PATH_OF, DataFields, absolute, of_job, vocabulary_field
 from webapp.planning.document import site_job
 
@@ -69,7 +64,6 @@ PREFILL = (
 # Of the document's section `recovery`, other than how often: their fields.
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
 TRACKERS = tuple(TrackingSection.model_fields)
-MOST_OFFERED = 50  # checkpoints of a run that a form lists
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
     "micro_batch",
@@ -534,133 +528,3 @@ class JobForm(Sectioned, DataFields):
         section, _, field = error.field.partition(".")
         inside = section in SECTIONS and field
         super().take_input_error(InputError(field, error.value, error.allowed) if inside else error)
-
-
-class Resumable(NamedTuple):
-    """A checkpoint that a job can continue from: iterations done, and the value of `persistence.resume`."""
-
-    step: int
-    where: str
-
-
-class CloneForm(JobForm):
-    """A job like that of a run.
-
-    checkpoint : which of the choices of `resume` is first chosen.
-    lost_checkpoint : it is none of them, because it is gone, torn or of another run.
-    """
-
-    KEEPS_RULE = True
-    resume = forms.ChoiceField(label="Continue from", required=False)
-    on_resume = document_field(
-        TrainJob,
-        "optimizer.lr_schedule.on_resume",
-        label="Learning rate when continuing",
-        required=False,
-        words={"rebuild": "By this form, over all its iterations", "keep": "As in the checkpoint's run"},
-    )
-    layout = [
-        (title, note, [*names, "on_resume"] if title == "Checkpoints" else names)
-        for title, note, names in JobForm.layout
-    ]
-
-    def __init__(
-        self, data: Any = None, *, run: Run, checkpoint: str = "", initial: dict[str, Any] | None = None
-    ) -> None:
-        job, named = run.job, {"name": _free_name(run.job), "priority": run.priority, **(initial or {})}
-        super().__init__(
-            data,
-            document=job.document,
-            team=job.team,
-            gpu_of_rank=job.gpu_of_rank,
-            initial=named,
-            planned=job.plan_copy.get("request"),
-        )
-        self.run = run
-        self._offer_checkpoints()
-        self.lost_checkpoint = bool(checkpoint) and checkpoint not in self._offered
-        self.initial["resume"] = "" if self.lost_checkpoint else checkpoint
-        self.initial["on_resume"] = value_at(job.document, "optimizer.lr_schedule", {}).get("on_resume")
-
-    def _checkpoints(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        chosen = self._offered.get(cleaned["resume"])
-        values = super()._checkpoints(cleaned) | {"persistence.resume": chosen.where if chosen else None}
-        if chosen:
-            schedule = dict(value_at(self.old, "optimizer.lr_schedule", {}))
-            values["optimizer.lr_schedule"] = {**schedule, "on_resume": cleaned["on_resume"] or "rebuild"}
-        return values
-
-    def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What the learning rate does is a check of its own; the run's document stands for the checkpoint."""
-        dry = super()._dry(document)
-        chosen = self._offered.get(self.cleaned_data.get("resume", "")) if self.is_bound else None
-        if chosen:
-            notice = self._rate_after(document, chosen.step)
-            dry["checks"].append(asdict(Check(name="Learning rate", ok=True, text=notice)))
-        return dry
-
-    def _rate_after(self, document: dict[str, Any], step: int) -> str:
-        """What the learning rate does after `step` iterations of the run."""
-        job, before = site_job(document), site_job(self.run.document)
-        saved = before.optimizer
-        if before.persistence.resume and saved.lr_schedule.on_resume == "keep":
-            as_before = (
-                job.optimizer.lr_schedule.on_resume == "keep"
-            )  # only the checkpoint says which rate that is
-            return (
-                f"The checkpoint's run kept an older rate. {'It goes on' if as_before else 'It is rebuilt'}."
-            )
-        if job.optimizer.lr_schedule.on_resume == "keep":
-            job = with_rate_of(job, saved)
-        return next(iter(rate_change(job, saved, step)), "It goes on as in the checkpoint's run.")
-
-    def clean(self) -> dict[str, Any]:
-        """What a checkpoint is of must stay: a launch would only fail as it starts."""
-        cleaned = super().clean()
-        chosen = self._offered.get(cleaned.get("resume", ""))
-        if chosen is None or self.errors:
-            return cleaned
-        if cleaned["steps"] <= chosen.step:
-            self.add_error("steps", f"Enter more than {chosen.step:,}: the checkpoint has done that many.")
-        if cleaned["seed"] != (seed := self.initial["seed"]):
-            self.add_error("seed", f"Enter {seed}: the checkpoint was saved with that seed.")
-        for name in ("data", "prepared", "tokenizer"):
-            if name in self.fields and cleaned[name] != (path := self.initial[name] or ""):
-                message = f"Enter {path}" if path else "Leave this empty"
-                self.add_error(name, f"{message}: the checkpoint was trained with that.")
-        if cleaned["dtype"] and cleaned["dtype"] != (dtype := self.initial["dtype"]):
-            self.add_error("dtype", f"Choose {dtype}: the checkpoint was saved in that.")
-        before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
-        if before != after:
-            message = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."
-            self.add_error("microbatches", message)
-        return cleaned
-
-    def _offer_checkpoints(self) -> None:
-        """The choices of `resume`: the run's last checkpoint, and each of the latest that can be used."""
-        run, resume = self.run, cast(forms.ChoiceField, self.fields["resume"])
-        self._offered: dict[str, Resumable] = {}
-        if run.saved_step is not None:
-            self._offered["last"] = Resumable(step=run.saved_step, where=newest_of_run(run.saved_where))
-        saved = run.checkpoints.filter(status=CheckpointStatus.SAVED).order_by("-step", "-pk")
-        for row in saved[:MOST_OFFERED]:
-            self._offered[str(row.pk)] = Resumable(step=row.step, where=row.where)
-        resume.choices = [("", "The first iteration"), *self._words()]
-        resume.disabled = not self._offered
-        if not self._offered:
-            resume.help_text = "The run has saved no checkpoint."
-
-    def _words(self) -> Iterator[tuple[str, str]]:
-        for key, one in self._offered.items():
-            last = "Its last checkpoint, after" if key == "last" else "The checkpoint after"
-            yield key, f"{last} iteration {one.step:,}"
-
-
-def _free_name(job: Job) -> str:
-    """The job's name with the next number that the team has not used."""
-    stem = job.name.rpartition(" v")[0] if job.name.rpartition(" v")[2].isdecimal() else job.name
-    taken = set(Job.objects.filter(team=job.team, name__startswith=stem[:70]).values_list("name", flat=True))
-    number = 2
-    while f"{stem[:70]} v{number}" in taken:
-        number += 1
-    return f"{stem[:70]} v{number}"

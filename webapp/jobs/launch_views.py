@@ -15,8 +15,9 @@ from webapp.accounts.permissions import require, visible_or_404
 from webapp.common.asked_once import fresh_key
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
+from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.dry import dry_run, dry_run_document, refusal
-from webapp.jobs.forms import CloneForm, JobForm
+from webapp.jobs.forms import JobForm
 from webapp.jobs.models import Run
 from webapp.jobs.placed_form import PlacedForm
 from webapp.jobs.services import cancel_run, clone_run, launch_placement, launch_plan, retry_run
