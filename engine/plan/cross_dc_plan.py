@@ -20,19 +20,19 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from engine.cluster.cluster import Cluster, WanLink
+from engine.cluster.cluster import WanLink
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
 from engine.model.flops import Recompute
 from engine.plan import choose, tied
 from engine.plan.answer import WHAT_IF_S, plan
+from engine.plan.cross_dc_ring import MOST_RING, Ring, best_ring
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import Layout, PlanRequest
 from engine.plan.result import Option
 from engine.schedule.scenario import Contention
 
 Better = Literal["data", "pipeline"]
-MOST_RING = 8  # data centres whose rings are all tried
 # What the page of a plan compares, next to the plan as it is.
 LARGER_BATCHES = (2, 4, 8)
 MODES: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -241,7 +241,7 @@ class _Variant:
 
     def _data(self, sequences: int) -> Alternative:
         """The best layout and number of data centres for the plan's objective."""
-        found: list[Alternative] = []
+        alternatives: list[Alternative] = []
         reasons: list[str] = []
         for layout in self._request.job.layouts:
             for rooms in self._selections(layout):
@@ -249,12 +249,12 @@ class _Variant:
                 if isinstance(one, Infeasible):
                     reasons.append(one.reason)
                 else:
-                    found.append(one)
-        if not found:
+                    alternatives.append(one)
+        if not alternatives:
             reason = reasons[0] if reasons else "fewer than two data centres have room for a whole pipeline"
             return Alternative(feasible=False, reason=reason)
         figure = "iteration_ms" if self._request.objective == "throughput" else "cost_per_iteration"
-        return min(found, key=lambda one: (not one.feasible, getattr(one, figure)))
+        return min(alternatives, key=lambda one: (not one.feasible, getattr(one, figure)))
 
     def _selections(self, layout: Layout) -> Iterator[dict[str, int]]:
         """{data centre: its pipelines}: the two with most, then the third, and so on."""
@@ -298,14 +298,14 @@ class _Variant:
         return self._priced(layout, options, ring, whole, microbatches)
 
     def _priced(
-        self, layout: Layout, options: dict[str, Option], ring: "Ring", whole_bytes: float, microbatches: int
+        self, layout: Layout, options: dict[str, Option], ring: Ring, whole_bytes: float, microbatches: int
     ) -> Alternative:
         iteration_ms = max(option.iteration_ms or 0.0 for option in options.values()) + ring.seconds * 1e3
         edge_gb = 2 * (len(options) - 1) / len(options) * whole_bytes / 1e9
         egress = edge_gb * sum(link.egress_price_per_gb for link in ring.links)
         cost = egress + iteration_ms / 3.6e6 * self._dollars_per_hour(options)
         pipelines = {name: option.pipelines for name, option in options.items()}
-        slowest = min(options.values(), key=lambda option: -(option.iteration_ms or 0.0))
+        slowest = max(options.values(), key=lambda option: option.iteration_ms or 0.0)
         total = sum(pipelines.values())
         as_option = replace(
             slowest, pipelines=total, iteration_ms=iteration_ms, cost_per_iteration=cost, feasible=True
@@ -385,64 +385,6 @@ class _Variant:
     @property
     def _gradient_bytes(self) -> int:
         return next(iter(self._jobs.values())).gradient_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
-    """A ring of data centres, with the links from each to the next.
-
-    seconds : of 2·(n − 1) steps, each as long as the slowest link takes for its part; latency_s : of that
-        link, in all steps.
-    pairs : node pairs of one stage over that link; bytes_per_s : of one of them.
-    """
-
-    order: tuple[str, ...]
-    links: tuple[WanLink, ...]
-    seconds: float
-    latency_s: float
-    pairs: int
-    bytes_per_s: float
-
-
-def best_ring(cluster: Cluster, pipelines: Mapping[str, int], stage_bytes: float) -> Ring | None:
-    """The ring of these data centres that sums a stage's gradients first; None if links are missing.
-
-    In a step every data centre sends 1/n of the sum to the next one, over as many node pairs of the stage as
-    the smaller of the two has pipelines.
-
-    Parameters
-    ----------
-    pipelines : of each data centre. At most MOST_RING of them.
-    stage_bytes : gradients of the largest stage.
-    """
-    first, *rest = pipelines
-    rings = [
-        _ring(cluster, pipelines, stage_bytes, (first, *others)) for others in itertools.permutations(rest)
-    ]
-    return min((ring for ring in rings if ring is not None), key=lambda ring: ring.seconds, default=None)
-
-
-def _ring(
-    cluster: Cluster, pipelines: Mapping[str, int], stage_bytes: float, order: tuple[str, ...]
-) -> Ring | None:
-    hops = list(itertools.pairwise([*order, order[0]]))
-    steps: list[tuple[float, int, WanLink]] = []
-    for a, b in hops:
-        link = cluster.link(a, b)
-        if link is None:
-            return None
-        pairs = min(pipelines[a], pipelines[b])
-        step_s = stage_bytes / (len(order) * pairs * link.bytes_per_s) + link.latency_s
-        steps.append((step_s, pairs, link))
-    step_s, pairs, slowest = max(steps, key=lambda step: step[0])
-    return Ring(
-        order=order,
-        links=tuple(link for _, _, link in steps),
-        seconds=2 * (len(order) - 1) * step_s,
-        latency_s=2 * (len(order) - 1) * slowest.latency_s,
-        pairs=pairs,
-        bytes_per_s=slowest.bytes_per_s,
-    )
 
 
 def _gbps(bytes_per_s: float) -> float:

@@ -16,7 +16,8 @@ from engine.cluster.gpus import gpu
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.cross_dc import Boundary, CrossDcJob, data_parallel
-from engine.plan.cross_dc_plan import Comparison, best_ring, compare_plan, default_variants
+from engine.plan.cross_dc_plan import Comparison, compare_plan, default_variants
+from engine.plan.cross_dc_ring import best_ring
 from engine.plan.request import PlanRequest
 from engine.schedule.scenario import Times
 
