@@ -19,9 +19,8 @@ from engine.control.silence import SILENT_S
 from engine.inputs import Document, Index
 
 BEAT_S = 0.5  # between two messages of a leader
-ELECTION_S = (
-    SILENT_S  # without a message for so long, a follower asks for votes; a leader without most resigns
-)
+# Without a message for so long, a follower asks for votes; a leader that most do not answer resigns.
+ELECTION_S = SILENT_S
 SPREAD_S = 1.5  # at random on top, so that two do not ask at the same time
 SOON_S = 0.3  # at random, where the connection to the leader broke, and between two tries
 MOST_ENTRIES = 64  # in one message

@@ -32,7 +32,7 @@ def require_open(module: str, environ: Mapping[str, str] = os.environ) -> None:
     if any(package == name or package.startswith(f"{name}.") for name in opened):
         return
     allowed = (
-        f"a module of a package that this machine opens to runs ({', '.join(opened) or 'none'}). "
-        f"Or have the owner of the machine add it to {MODULES}, and restart its agent"
+        f"must be of a package that this machine opens to runs ({', '.join(opened) or 'none'}). "
+        f"The owner of the machine can add it to {MODULES}, and restart the agent"
     )
     raise InputError("model.module", module, allowed)

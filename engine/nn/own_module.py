@@ -92,11 +92,11 @@ def _made(model: ModuleModel, number: int) -> nn.Module:
 @lru_cache(maxsize=2)
 def _parts(module: str, arguments: str) -> Any:
     try:
-        found = resolve_name(module)
+        make = resolve_name(module)
     except (ImportError, AttributeError) as error:
         raise _refused(module, f"is not installed here: {error}") from None
     try:
-        parts = found(**json.loads(arguments))
+        parts = make(**json.loads(arguments))
     except Exception as error:  # whatever the package raises
         raise _refused(module, f"cannot be called with model.arguments: {error}") from None
     missing = [n for n in ("embedding", "layer", "head") if not callable(getattr(parts, n, None))]

@@ -22,10 +22,9 @@ from engine.run.part import HostPart
 from engine.run.rank_processes import Children, RankProcesses
 
 AGAIN_S = 0.1  # until what a tracker did not take is offered again
-CLOSE_S = (
-    120.0  # for trackers to write what they hold once the run is over; a busy machine imports them for long
-)
-STOPPED_S = 4.0  # the same of a run that is stopped: who stops it waits for the host
+# For trackers to write what they hold once the run is over; a busy machine imports them for long.
+CLOSE_S = 120.0
+STOPPED_S = 4.0  # the same for a run that is stopped: whoever stops it waits for the host
 LOG = "tracking.log"
 
 

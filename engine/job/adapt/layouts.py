@@ -115,15 +115,15 @@ def conditions_of(
         if (name := (LATENCY, low, high)) in measured:
             latency_ms[pair] = max(latency_ms.get(pair, 0.0), measured[name])
     factors = {a.rank: _slowness(by_rank.get(a.rank, {}), counted) for a in spec.ranks}
-    known = Conditions.of_rows(spec.conditions)
+    earlier = Conditions.of_rows(spec.conditions)
     return Conditions(
-        of_gpu={**known.of_gpu, **factors},
-        transfer={**known.transfer, **transfer},
-        latency_ms={**known.latency_ms, **latency_ms},
+        of_gpu={**earlier.of_gpu, **factors},
+        transfer={**earlier.transfer, **transfer},
+        latency_ms={**earlier.latency_ms, **latency_ms},
     )
 
 
-def better_layout(spec: LaunchSpec, found: Conditions, *, than_s: float) -> FoundLayout | None:
+def better_layout(spec: LaunchSpec, conditions: Conditions, *, than_s: float) -> FoundLayout | None:
     """The fastest layout on the ranks of `spec` that takes less than `than_s` seconds an iteration, or None.
 
     No GPU holds more of the model, nor more activations, than the largest stage does now, but for layers
@@ -131,14 +131,14 @@ def better_layout(spec: LaunchSpec, found: Conditions, *, than_s: float) -> Foun
     of the first pipeline. Layouts are bounded by their slowest GPU and link; the most promising are timed.
     """
     searches = spec.job.pipeline_strategy.policy in SEARCHING
-    bounded = sorted(islice(_bounded(spec, found), MOST_BOUNDED), key=lambda each: each.bound_s)
+    bounded = sorted(islice(_bounded(spec, conditions), MOST_BOUNDED), key=lambda each: each.bound_s)
     best: FoundLayout | None = None
     for cell in bounded[: MOST_SEARCHED if searches else MOST_TIMED]:
         limit_s = than_s if best is None else best.iteration_s
         if cell.bound_s >= limit_s:
             break
         for passes in passes_of(spec.job, _batch(spec.job) // cell.pipelines):
-            timed = _timed(spec, cell, passes, found)
+            timed = _timed(spec, cell, passes, conditions)
             if timed is not None and timed.iteration_s < limit_s:
                 best, limit_s = timed, timed.iteration_s
     return best
@@ -158,7 +158,7 @@ def _batch(job: TrainJob) -> int:
     return job.cell.pipelines * job.cell.microbatches_of_step
 
 
-def _bounded(spec: LaunchSpec, found: Conditions) -> Iterator[_Cell]:
+def _bounded(spec: LaunchSpec, conditions: Conditions) -> Iterator[_Cell]:
     """All layouts but the present one, with a bound each."""
     job = spec.job
     for stages in _stage_counts(job):
@@ -167,7 +167,7 @@ def _bounded(spec: LaunchSpec, found: Conditions) -> Iterator[_Cell]:
                 continue
             for dcs in _routes(spec, stages, pipelines):
                 if (dcs, pipelines) != (job.dcs, job.cell.pipelines):
-                    bound_s = _bound_s(spec, found, dcs, pipelines)
+                    bound_s = _bound_s(spec, conditions, dcs, pipelines)
                     yield _Cell(dcs=dcs, pipelines=pipelines, bound_s=bound_s)
 
 
@@ -208,29 +208,34 @@ def _splits(room: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def _least_slow(
-    spec: LaunchSpec, found: Conditions, dcs: Sequence[int], pipelines: int
+    spec: LaunchSpec, conditions: Conditions, dcs: Sequence[int], pipelines: int
 ) -> list[RankAssignment]:
     """As many ranks of each data centre as a layout needs: the first rank, and those that are least slow."""
     ranks = sorted(
-        spec.ranks, key=lambda a: (a.rank != spec.first_rank, round(found.of_gpu.get(a.rank, 1.0), 1), a.rank)
+        spec.ranks,
+        key=lambda a: (a.rank != spec.first_rank, round(conditions.of_gpu.get(a.rank, 1.0), 1), a.rank),
     )
     return [
         a for dc, count in Counter(dcs).items() for a in [a for a in ranks if a.dc == dc][: count * pipelines]
     ]
 
 
-def _bound_s(spec: LaunchSpec, found: Conditions, dcs: Sequence[int], pipelines: int) -> float:
+def _bound_s(spec: LaunchSpec, conditions: Conditions, dcs: Sequence[int], pipelines: int) -> float:
     """Seconds that an iteration takes at least: the work of its busiest GPU, the traffic of a link."""
     job = spec.job
     work_ms = [float(layers.sum()) for layers in np.array_split(_of_layers_ms(job), len(dcs))]
     busiest = [0.0]
     for dc in dict.fromkeys(dcs):
         own_ms = [ms for ms, at in zip(work_ms, dcs, strict=True) if at == dc]
-        slow = [found.of_gpu.get(a.rank, 1.0) for a in _least_slow(spec, found, dcs, pipelines) if a.dc == dc]
+        slow = [
+            conditions.of_gpu.get(a.rank, 1.0)
+            for a in _least_slow(spec, conditions, dcs, pipelines)
+            if a.dc == dc
+        ]
         # Each of them takes one of these stages.
         busiest += [max(own_ms) * min(slow), min(own_ms) * max(slow)]
     sent = [
-        link.transfer_ms(job.wan_bytes) * found.transfer.get(frozenset(hop), 1.0)
+        link.transfer_ms(job.wan_bytes) * conditions.transfer.get(frozenset(hop), 1.0)
         for hop in pairwise(dcs)
         if (link := job.between(*hop)) is not None
     ]
@@ -247,10 +252,12 @@ def _of_layers_ms(job: TrainJob) -> NDArray[np.float64]:
     return np.repeat(stages_ms / layers, layers)
 
 
-def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Conditions) -> FoundLayout | None:
+def _timed(
+    spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], conditions: Conditions
+) -> FoundLayout | None:
     """The layout with a schedule for the measured conditions; None if it has none, or too much in memory."""
     stages = len(cell.dcs)
-    here = _least_slow(spec, found, cell.dcs, cell.pipelines)
+    here = _least_slow(spec, conditions, cell.dcs, cell.pipelines)
     ranks = assigned(spec, here, cell.dcs, cell.pipelines)
     if ranks is None:
         return None
@@ -261,7 +268,7 @@ def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Condit
     }
     try:
         job = parse(TrainJob, cut_document(spec.job, changes))
-        scenario = scenario_as_measured(job, job.scenario.sharing, _factors(job, ranks, found))
+        scenario = scenario_as_measured(job, job.scenario.sharing, _factors(job, ranks, conditions))
         one_pass = scenario.model_copy(update={"microbatches": job.cell.microbatches})
         built = build(one_pass, Search(seconds=SEARCH_S, seed=one_pass.seed))
         if isinstance(built, Infeasible):
@@ -274,7 +281,7 @@ def _timed(spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], found: Condit
         return None
     times = planned(scenario, schedule)
     iteration_s = predict(job, schedule=schedule, scenario=scenario).iteration_s
-    layout = Layout(job=job, ranks=ranks, times=as_rows(times), conditions=found.as_rows())
+    layout = Layout(job=job, ranks=ranks, times=as_rows(times), conditions=conditions.as_rows())
     return FoundLayout(layout=layout, iteration_s=iteration_s)
 
 
@@ -283,19 +290,19 @@ def _activations(job: TrainJob, schedule: Schedule) -> float:
     return peak_in_flight(job, schedule) * max(map(len, job.layers_of_stage))
 
 
-def _factors(job: TrainJob, ranks: Ranks, found: Conditions) -> dict[Quantity, float]:
+def _factors(job: TrainJob, ranks: Ranks, conditions: Conditions) -> dict[Quantity, float]:
     """How many times as long as its document says each op and transfer of a layout takes."""
     factors: dict[Quantity, float] = {}
     for a in ranks:
         for kind in "FRBW":
-            slow = found.of_gpu.get(a.rank, 1.0)
+            slow = conditions.of_gpu.get(a.rank, 1.0)
             factors[kind, a.stage] = max(factors.get((kind, a.stage), 0.0), slow)
     for hop, (low, high) in wan_hops(job.scenario).items():
         pair = frozenset((job.dcs[low], job.dcs[high]))
-        factors[LINK, low, high] = found.transfer.get(pair, 1.0)
+        factors[LINK, low, high] = conditions.transfer.get(pair, 1.0)
         latency = float(job.scenario.hop_latency[hop])
-        if pair in found.latency_ms and latency > 0:
-            factors[LATENCY, low, high] = found.latency_ms[pair] / latency
+        if pair in conditions.latency_ms and latency > 0:
+            factors[LATENCY, low, high] = conditions.latency_ms[pair] / latency
     return factors
 
 

@@ -117,7 +117,7 @@ class Leader(Follower):
         assert self._verdict is not None
         self._due = iteration  # what was measured before is known, or from before a search
         try:
-            result, found = planning.result()
+            result, layout = planning.result()
         except (InputError, DeadlockError) as error:
             log.warning("No plan for the measured times: %s.", error)
             self._expected |= self._verdict.measured
@@ -125,7 +125,7 @@ class Leader(Follower):
             return None
         self._expected = dict(result.expected)
         begins = iteration + 1
-        if found is not None and (move := self._worth(begins + 1, result, found)) is not None:
+        if layout is not None and (move := self._worth(begins + 1, result, layout)) is not None:
             return self._move(begins, move)
         if result.schedule is None:
             if abs(result.before_s / result.planned_s - 1) > self._settings.deviation:
@@ -138,7 +138,7 @@ class Leader(Follower):
         self._judge = self._new_judge()
         return begins, result.schedule
 
-    def _worth(self, step: int, result: ReplanResult, found: FoundLayout) -> LayoutChanged | None:
+    def _worth(self, step: int, result: ReplanResult, layout: FoundLayout) -> LayoutChanged | None:
         """The move to a layout after `step` steps; None where it costs more than it still gains.
 
         A checkpoint is taken to last as long as a start before the run has saved one.
@@ -146,23 +146,23 @@ class Leader(Follower):
         assert self._verdict is not None
         checkpoint_s = self._checkpoint_s()
         cost_s = self._start_s + (self._start_s if checkpoint_s is None else checkpoint_s)
-        gain_s = max(0, self._job.optimizer.steps - step) * (result.after_s - found.iteration_s)
+        gain_s = max(0, self._job.optimizer.steps - step) * (result.after_s - layout.iteration_s)
         if gain_s <= cost_s:
             log.info("Another layout would gain %.1f s over what is left, and cost %.1f s.", gain_s, cost_s)
             return None
-        seconds = result.after_s, found.iteration_s
+        seconds = result.after_s, layout.iteration_s
         return LayoutChanged(
             rank=self._rank,
             iteration=step,
             deviations=tuple(deviation.reported() for deviation in self._verdict.deviations),
             before_s=round(result.after_s, 6),
-            after_s=round(found.iteration_s, 6),
+            after_s=round(layout.iteration_s, 6),
             gain_s=round(gain_s, 3),
             cost_s=round(cost_s, 3),
-            times=found.layout.times,
-            conditions=found.layout.conditions,
+            times=layout.layout.times,
+            conditions=layout.layout.conditions,
             t=time.time(),
-            **change(self._spec, found.layout.applied(self._spec), FASTER, seconds),
+            **change(self._spec, layout.layout.applied(self._spec), FASTER, seconds),
         )
 
     def _move(self, begins: int, move: LayoutChanged) -> Announced:

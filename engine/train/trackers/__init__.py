@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.errors import InputError, reason_of
 from engine.job.events.training import Step, Validation
 from engine.job.sections.tracking import TrackingSection
 from engine.train.trackers.base import TrackedRun, Tracker
@@ -52,7 +52,7 @@ def check_trackers(section: TrackingSection) -> None:
             (probe := Path(folder) / ".meridian").touch()
             probe.unlink()
         except OSError as error:
-            raise InputError(f"tracking.{name}", folder, f"cannot be written ({error.strerror})") from None
+            raise InputError(f"tracking.{name}", folder, f"cannot be written ({reason_of(error)})") from None
 
 
 def open_trackers(folders: dict[str, str], run: TrackedRun) -> list[Tracker]:
