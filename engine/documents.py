@@ -247,7 +247,7 @@ class _Loader(Composer, _Parser, SafeConstructor, Resolver):
         self._depth -= 1
         if isinstance(event, AliasEvent):
             if id(node) not in self._seen:
-                raise _refused("an alias stands in what it stands for", event)
+                raise _refused("an alias contains itself", event)
             values, height = self._seen[id(node)]
             self._deepest = self._depth + height
             self._count(values - 1, event)

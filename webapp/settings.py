@@ -22,11 +22,9 @@ DEBUG = env.flag("MERIDIAN_DEBUG", False)
 
 if PRODUCTION:
     SECRET_KEY = env.required(
-        "MERIDIAN_SECRET_KEY", "production wants a key of its own, 50 random characters"
+        "MERIDIAN_SECRET_KEY", "production needs a key of its own: 50 random characters"
     )
-    ALLOWED_HOSTS = env.required(
-        "MERIDIAN_HOSTS", "the host names that the site answers to, by commas"
-    ).split(",")
+    ALLOWED_HOSTS = env.required("MERIDIAN_HOSTS", "the site's host names, separated by commas").split(",")
 else:
     SECRET_KEY = os.environ.get("MERIDIAN_SECRET_KEY") or env.kept_secret(VAR / "secret_key")
     ALLOWED_HOSTS = env.words("MERIDIAN_HOSTS", ["127.0.0.1", "localhost", "[::1]"])

@@ -96,7 +96,7 @@ class ShimHost:
         """The spec with which the host was started; empty where it was not yet. Raises OSError."""
         line = self._reader.readline()
         if not line.startswith(b"S "):
-            raise ConnectionResetError("the shim left before it said anything")
+            raise ConnectionResetError("the shim ended without a message")
         return line[2:].strip()
 
     def send(self, line: bytes) -> None:

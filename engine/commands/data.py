@@ -87,7 +87,11 @@ def prepare_command(file: str, out: Path, processes: int | None, as_json: bool) 
 @click.option("--batch", default=8, type=click.IntRange(1), show_default=True, help="Sequences of a step.")
 @click.option("--seed", default=0, type=click.IntRange(0), show_default=True)
 @click.option(
-    "--samples", default=8, type=click.IntRange(1), show_default=True, help="Show at most so many sequences."
+    "--samples",
+    default=8,
+    type=click.IntRange(1),
+    show_default=True,
+    help="The largest number of sequences to show.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each sequence.")
 def inspect_command(

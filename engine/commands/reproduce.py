@@ -86,7 +86,7 @@ def _lines(outcomes: dict[str, tuple[Experiment, Outcome]]) -> Iterator[str]:
     failing = sum(row.ok is False for row in rows)
     counts = [f"{number} {status}" for status, number in _counts(rows).items()]
     if failing:
-        counts.append(f"{failing} not as they say")
+        counts.append(f"{failing} not as stated")
     yield ", ".join(counts)
 
 

@@ -106,7 +106,7 @@ class Follow(RecoveryHost):
     def handle(self, connection: SelectorChannel[FromLeader], message: FromLeader) -> None:
         """Do what the leading host asks. Raises ValueError where it makes no sense now."""
         if not self._welcome and not isinstance(message, Welcome):
-            raise ValueError("it says something before its welcome")
+            raise ValueError("it sent a message before its welcome")
         match message:
             case Welcome():
                 self._welcome, self._phase = True, "halted"

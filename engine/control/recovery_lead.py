@@ -333,9 +333,9 @@ class Lead(RecoveryHost):
 
 def _check(ranks: tuple[int, ...], dead: Sequence[EndedRank]) -> None:
     if not ranks:
-        raise ValueError("it says something before it has said hello")
+        raise ValueError("it sent a message before its hello")
     if not {rank.rank for rank in dead} <= set(ranks):
-        raise ValueError("it tells of the end of ranks that are not its own")
+        raise ValueError("it reports the end of ranks that are not its own")
 
 
 def _without_job(event: Recovery | LayoutChanged) -> dict[str, Any]:

@@ -55,7 +55,9 @@ class ChatTemplate:
             self._template = room.from_string(template)
             tags = {token for _, kind, token in room.lex(template) if kind == "name"}
         except TemplateError as error:
-            raise InputError("tokenizer", template, f"its chat_template is no template ({error})") from None
+            raise InputError(
+                "tokenizer", template, f"its chat_template is not a valid template ({error})"
+            ) from None
         self._marks, self._tokens = "generation" in tags, dict(special_tokens)
 
     def rendered(self, messages: list[dict[str, Any]]) -> tuple[str, Spans]:
@@ -88,7 +90,7 @@ class ChatTemplate:
             after = self._text(messages[: number + 1])
             if not (after.startswith(before) and text.startswith(after)):
                 raise ChatError(
-                    f"message {number + 1}: the template changes earlier text, so it cannot be seen what the "
+                    f"message {number + 1}: the template changes earlier text, so nobody can tell what the "
                     "assistant wrote; mark it with {% generation %} in the template"
                 )
             spans.append((len(before), len(after)))

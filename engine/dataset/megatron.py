@@ -48,7 +48,7 @@ def megatron_stream(path: str, *, field: str) -> tuple[TokenStream, str]:
         data = np.memmap(data_path, dtype=dtype, mode="r") if data_path.stat().st_size else np.empty(0, dtype)
         _check(lengths, pointers, bounds, data)
     except (OSError, ValueError) as error:
-        raise InputError(field, path, f"is no indexed dataset of Megatron ({reason_of(error)})") from None
+        raise InputError(field, path, f"is not an indexed dataset of Megatron ({reason_of(error)})") from None
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[bounds[1:]]
     digest = xxhash.xxh3_128(index)
     add_samples(digest, data)

@@ -351,7 +351,11 @@ class PrefillCoordinator:
         if progress.late_ms is None:
             progress.late_ms = now_ms
         if now_ms - progress.late_ms > max(PATIENCE_MS, PATIENCE_ITERATIONS * self.plan.period_ms):
-            self._fail(progress, "training", "training came later than foretold, and there is no other place")
+            self._fail(
+                progress,
+                "training",
+                "training ran later than predicted, and no other bubble takes the prompt",
+            )
             return
         progress.tries += 1
         before = progress.gpus

@@ -95,7 +95,7 @@ class KvServer(HandOver):
         request = header.get("fetch")
         blocks = header.get("blocks")
         if not isinstance(request, str) or not isinstance(blocks, list):
-            raise KvTransferError("a decode worker asked for nothing that is known")
+            raise KvTransferError("a decode worker sent an unknown request")
         try:
             cache = self.pool.claim(request, tuple(blocks))
         except LeaseEnded:

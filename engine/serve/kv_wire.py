@@ -67,11 +67,11 @@ def receive_frame(
     """
     magic, text_bytes, raw_bytes, checksum = _HEAD.unpack(_receive(connected, _HEAD.size))
     if magic != MAGIC or text_bytes > MOST_JSON_BYTES or raw_bytes not in (0, body_bytes):
-        raise KvTransferError("not the frame of a KV transfer that was due")
+        raise KvTransferError("not the expected frame of a KV transfer")
     text = _receive(connected, text_bytes)
     body = _receive(connected, raw_bytes, into)
     if checksum != _checksum(text, body):
-        raise KvTransferError("a frame came with other bytes than were sent")
+        raise KvTransferError("a frame arrived damaged")
     header = _object(text)
     if REFUSED in header:
         raise KvTransferError(str(header[REFUSED]))
@@ -102,6 +102,6 @@ def _receive(connected: socket.socket, count: int, into: bytearray | None = None
     while view:
         got = connected.recv_into(view)
         if got == 0:
-            raise KvTransferError("the other side left before all had come")
+            raise KvTransferError("the other side left before the transfer was complete")
         view = view[got:]
     return data

@@ -105,7 +105,7 @@ def test_refused_tokenizers(tmp_path: Path) -> None:
         TextTokenizer(tmp_path)
     with pytest.raises(InputError, match="has no chat_template"):
         TextTokenizer(byte_folder(tmp_path / "none")).chat_template()
-    with pytest.raises(InputError, match="is no template"):
+    with pytest.raises(InputError, match="is not a valid template"):
         TextTokenizer(byte_folder(tmp_path / "bad", "{% for %}")).chat_template()
     (tmp_path / "none" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     with pytest.raises(InputError, match="must name an eos_token"):

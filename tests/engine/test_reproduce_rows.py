@@ -142,7 +142,7 @@ def test_a_row_that_is_not_as_it_says_makes_the_status_1(
     status, out = reproduce(monkeypatch, capsys)
     assert status == 1
     assert "FAILS" in out
-    assert "0 met, 0 explained, 0 refuted, 0 untested, 1 not as they say" in out
+    assert "0 met, 0 explained, 0 refuted, 0 untested, 1 not as stated" in out
 
 
 @pytest.mark.long

@@ -23,8 +23,8 @@ ATTACKS = {
     "merge keys in merge keys": (MERGES, "values, aliases followed"),
     "aliases of aliases": (LAUGHS, "values, aliases followed"),
     "deep by aliases": (CHAIN, "nested too deeply"),
-    "an alias of itself": ("a: &a [*a]", "stands in what it stands for"),
-    "a merge of itself": ("a: &a {<<: *a}", "stands in what it stands for"),
+    "an alias of itself": ("a: &a [*a]", "contains itself"),
+    "a merge of itself": ("a: &a {<<: *a}", "contains itself"),
     "merged twice": ("a: &a {x: 1}\nb: {<<: *a, <<: *a}", "is given twice"),
     "numbers as names, all in one place of a table": (
         "\n".join(f"{i * (2**61 - 1)}: {i}" for i in range(100)),

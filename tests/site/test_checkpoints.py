@@ -219,7 +219,7 @@ REBUILT = (
     ("choice", "steps", "said"),
     [
         ("rebuild", 80, REBUILT),
-        ("keep", 80, "It goes on as in the checkpoint's run."),
+        ("keep", 80, "The run continues with the checkpoint's schedule."),
         ("keep", 6, "the schedule is kept"),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_clone_of_a_run_that_kept_its_rate_keeps_it_too(world: World) -> None:
     run.job.save()
     form = continued(run)
     assert form.document["optimizer"]["lr_schedule"] == schedule
-    assert rate_check(form) == "The checkpoint's run kept an older rate. It goes on."
+    assert rate_check(form) == "The checkpoint's run kept an older rate. This run keeps it."
 
 
 def continued(run: Run, **values: Any) -> CloneForm:

@@ -118,10 +118,10 @@ def test_a_plan_names_a_prepared_folder_even_where_a_data_centre_is_called_like_
 @pytest.mark.parametrize(
     ("changes", "field", "said"),
     [
-        ({"init": "/m"}, "init", "only a model of a config.json begins with given weights"),
+        ({"init": "/m"}, "init", "only a model from a config.json can begin with given weights"),
         ({"init": "weights"}, "init", "begins with /"),
         ({"tokenizer": "/m/tokenizer.json"}, "tokenizer", "without one a token is a byte"),
-        ({**CONFIGURED, "trains": "small", "init": "/m"}, "init", "only a model of a config.json"),
+        ({**CONFIGURED, "trains": "small", "init": "/m"}, "init", "only a model from a config.json"),
         ({"trains": "small", "vocab": "12"}, "vocab", "greater than or equal to 256"),
     ],
 )

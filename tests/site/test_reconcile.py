@@ -364,4 +364,4 @@ def test_a_node_whose_reports_are_refused_is_not_silent(world: Any, nodes: Nodes
     run.refresh_from_db()
     assert run.status == Status.RUNNING
     page = world.client("viewer").get(f"/nodes/{world.nodes[1].pk}/").content.decode()
-    assert "Its reports are refused since" in page
+    assert "Its reports have been refused since" in page

@@ -76,7 +76,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         "printed": SIGNS[row["relation"]] + figure(row["paper"]),
         "ours_text": DASH if row["ours"] is None else figure(row["ours"]),
         "difference": DASH if difference is None else signed(100 * difference),
-        "word": f"{row['status']}, but not as it says" if fails else row["status"],
+        "word": f"{row['status']}, but not as stated" if fails else row["status"],
         "mark": "failed" if fails else MARKS.get(row["status"], row["status"]),
     }
 
@@ -98,7 +98,7 @@ def figure(value: float) -> str:
 
 
 def counts(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """How many rows have each status; those that are not as they say count as "failing" alone."""
+    """How many rows have each status; those that are not as stated count as "failing" alone."""
     counted = dict.fromkeys((*STATUSES, "failing"), 0)
     for row in rows:
         counted["failing" if row["ok"] is False else row["status"]] += 1

@@ -89,12 +89,11 @@ class CloneForm(JobForm):
         if before.persistence.resume and saved.lr_schedule.on_resume == "keep":
             # Only the checkpoint says which rate that is.
             as_before = job.optimizer.lr_schedule.on_resume == "keep"
-            return (
-                f"The checkpoint's run kept an older rate. {'It goes on' if as_before else 'It is rebuilt'}."
-            )
+            this_run = "keeps it" if as_before else "computes its own"
+            return f"The checkpoint's run kept an older rate. This run {this_run}."
         if job.optimizer.lr_schedule.on_resume == "keep":
             job = with_rate_of(job, saved)
-        return next(iter(rate_change(job, saved, step)), "It goes on as in the checkpoint's run.")
+        return next(iter(rate_change(job, saved, step)), "The run continues with the checkpoint's schedule.")
 
     def clean(self) -> dict[str, Any]:
         """What a checkpoint is of must stay: a launch would only fail as it starts."""

@@ -44,7 +44,7 @@ def run_queue(request: HttpRequest) -> HttpResponse:
     return list_page(
         request,
         title="Queue",
-        note="by team and priority; a run that lacks GPUs holds up no other",
+        note="by team and priority; a run that lacks GPUs does not hold up others",
         rows=_queued(request.user),
         filter_class=QueueFilterSet,
         table_class=QueueTable if operates else WatchedQueueTable,

@@ -99,7 +99,7 @@ def with_files(model: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, 
     """
     given = {name: files[name] for name in ("tokenizer", "init") if files.get(name)}
     if "init" in given and "config" not in model:
-        allowed = "must be left empty: only a model of a config.json begins with given weights"
+        allowed = "must be left empty: only a model from a config.json can begin with given weights"
         raise InputError("init", given["init"], allowed)
     if "tokenizer" in given and not {"config", "vocab"} & model.keys():
         allowed = "must be left empty, or the model needs a vocabulary: without one a token is a byte"

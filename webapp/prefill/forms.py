@@ -178,7 +178,7 @@ class ReviewForm(Sectioned, forms.Form):
         """Show a box to tick, which confirms these figures and no others."""
         field = self.fields["oversell"]
         field.widget = forms.CheckboxInput({"value": figures.key}, check_test=lambda value: False)
-        field.help_text = "Tick this to approve these figures all the same."
+        field.help_text = "Tick this to approve these figures anyway."
 
     def limits(self) -> Limits:
         data = self.cleaned_data

@@ -44,8 +44,7 @@ def schedule_list(request: HttpRequest) -> HttpResponse:
         create=("schedules:schedule-create", "Compare schedules"),
         bulk=archive.pages.bulk(request),
         empty="No comparisons yet. A comparison shows the schedule of each policy for the same cell, and "
-        "how far it is from the "
-        "best possible it is.",
+        "how far each is from the best possible one.",
     )
 
 

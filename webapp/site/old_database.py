@@ -25,7 +25,7 @@ def refusal(connection: Any) -> str:
     try:
         loader.check_consistent_history(connection)
     except InconsistentMigrationHistory:
-        unknown = unknown or ["an order of migrations that cannot be"]
+        unknown = unknown or ["migrations in an impossible order"]
     if not unknown:
         return ""
     reason = f"was made by another version of Meridian (it has {unknown[0]})"

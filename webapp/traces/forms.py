@@ -53,7 +53,9 @@ def require_trace(files: Sequence[UploadedFile]) -> None:
     metas = len(files) - len(traces)
     formats = [_format(file) for file in traces]
     if metas and (metas > 1 or formats != [PARQUET]):
-        raise forms.ValidationError("One file of YAML belongs to one parquet file, whose layout it names.")
+        raise forms.ValidationError(
+            "A YAML file describes the layout of one parquet file: upload the two together."
+        )
     if len(traces) > 1:
         other = next((f for f, kind in zip(traces, formats, strict=True) if kind != EVENTS), None)
         ended = next((f for f in traces if not str(f.name).endswith(PROFILES)), None)

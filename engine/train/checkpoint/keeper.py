@@ -179,7 +179,7 @@ def report_resumed(checkpoint: Checkpoint | None, job: TrainJob, rank: int, emit
     if checkpoint is None:
         return
     for torn in checkpoint.passed_over:
-        log.warning("Checkpoint %s. The one before it is taken.", torn)
+        log.warning("Checkpoint %s. The run uses the one before it.", torn)
         emit(
             CheckpointEvent(
                 rank=rank,

@@ -177,7 +177,7 @@ class Tracker:
             self._greet(connection, message)
             return
         if worker is None:
-            raise ValueError("it says something before it has said hello")
+            raise ValueError("it sent a message before its hello")
         if isinstance(message, Stats):
             self._on_stats(worker, message)
             return
@@ -247,7 +247,7 @@ class Tracker:
         """It has taken step `step` − 1, or over the weights with which `step` begins."""
         if self._phase == "stepping" and self._stepped < self._step:
             if message.loss is None or message.grad_norm is None:
-                raise ValueError("it took a step and does not say its loss and norm")
+                raise ValueError("it took a step without reporting its loss and norm")
             self._say_step(self._step, message.loss, message.grad_norm)
         worker.idle = True
         self._if_all_idle()

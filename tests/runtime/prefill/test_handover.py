@@ -126,7 +126,7 @@ def test_bytes_that_change_on_the_way_are_refused(
         return checksum(text, body)
 
     monkeypatch.setattr(kv_wire, "_checksum", of_what_came)
-    with pytest.raises(KvTransferError, match="other bytes than were sent"):
+    with pytest.raises(KvTransferError, match="arrived damaged"):
         worker.fetch(params)
     until(lambda: service.bytes_in_use == 0)
     assert service.freed(Freed.DECODER_LOST) == [1, 1, 1]

@@ -16,7 +16,7 @@ from webapp.live.ingest import Ingest
 
 
 class Command(BaseCommand):
-    help = "Take what nodes report into the database and tell the browsers."
+    help = "Write the reports of nodes to the database, and notify browsers."
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

@@ -9,7 +9,7 @@ from webapp.site.demo import seed
 
 
 class Command(BaseCommand):
-    help = "Make the demo as far as it is not there, enrol its nodes, and launch its run."
+    help = "Create what the demo lacks, enrol its nodes and launch its run."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--no-sell", action="store_true", help="its run only trains")
