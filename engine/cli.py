@@ -47,8 +47,8 @@ def added_commands() -> "dict[str, EntryPoint]":
     """The commands that installed packages add, by name; none of ours can be replaced."""
     from importlib.metadata import entry_points  # it reads what is installed: not for a command of ours
 
-    found: Iterable[EntryPoint] = entry_points(group=GROUP)
-    return {point.name: point for point in found if point.name not in COMMANDS}
+    points: Iterable[EntryPoint] = entry_points(group=GROUP)
+    return {point.name: point for point in points if point.name not in COMMANDS}
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> Exception:
@@ -89,11 +89,11 @@ class LazyGroup(click.Group):
         width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))  # as click lays it out
         for name in self.list_commands(ctx):
             try:
-                found = self.get_command(ctx, name)
+                command = self.get_command(ctx, name)
             except InputError as error:
                 rows.append((name, error.allowed))
             else:
-                rows.append((name, found.get_short_help_str(width) if found else ""))
+                rows.append((name, command.get_short_help_str(width) if command else ""))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -102,16 +102,16 @@ class LazyGroup(click.Group):
         if point is None:
             return None
         try:
-            found = point.load()
+            command = point.load()
         except ImportError as error:
             raise InputError(
                 "command",
                 name,
                 f"needs packages that are not installed ({error}): pip install 'meridian[node]'",
             ) from None
-        if not isinstance(found, click.Command):
+        if not isinstance(command, click.Command):
             raise InputError("command", name, f"{point.value} is not a click command")
-        return found
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

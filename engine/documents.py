@@ -192,13 +192,13 @@ def _is_text(text: str) -> bool:
 
 def _once_each(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """An object of `pairs`; a field that is there twice is an error, as one of the two would be lost."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         seen: set[Any] = set()
         # The first that comes again: looking for each one among all others would take their square.
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InputError(str(twice), made[twice], "is given twice; give it once")
-    return made
+        raise InputError(str(twice), fields[twice], "is given twice; give it once")
+    return fields
 
 
 class _Refused(yaml.MarkedYAMLError):

@@ -174,8 +174,8 @@ def _walked(
         if model is None or isinstance(part, int) or part not in model.model_fields:
             continue
         field = model.model_fields[part]
-        found = [t for t in _flatten(field.annotation) if isinstance(t, type)]
-        models = [t for t in found if issubclass(t, BaseModel)]
+        types = [t for t in _flatten(field.annotation) if isinstance(t, type)]
+        models = [t for t in types if issubclass(t, BaseModel)]
         tagged = _tagged(models, field.discriminator)
         model = models[0] if models else None
     return known, owner

@@ -49,17 +49,17 @@ def slug(heading: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for _, line in prose(page.read_text()):
         heading = HEADING.match(line)
         if heading:
             name = base = slug(heading[1])
             number = 0
-            while name in found:
+            while name in names:
                 number += 1
                 name = f"{base}_{number}"
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def link_faults(root: Path = ROOT) -> list[str]:
@@ -151,8 +151,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--site", type=Path, help="check a built site in this folder instead")
-    asked = parser.parse_args()
-    faults = site_faults(asked.site) if asked.site else link_faults() + navigation_faults()
+    arguments = parser.parse_args()
+    faults = site_faults(arguments.site) if arguments.site else link_faults() + navigation_faults()
     sys.stdout.writelines(f"{fault}\n" for fault in faults)
     return 1 if faults else 0
 

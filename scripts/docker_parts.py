@@ -44,9 +44,9 @@ def compose(path: str, values: Mapping[str, str]) -> dict[str, Any]:
         return values.get(name, default or "")
 
     text = re.sub(r"(?<!\$)\$\{(\w+)(?:(:[-?])([^}]*))?\}", value, (ROOT / path).read_text())
-    found = yaml.safe_load(text.replace("$$", "$"))
-    assert isinstance(found, dict)
-    return found
+    document = yaml.safe_load(text.replace("$$", "$"))
+    assert isinstance(document, dict)
+    return document
 
 
 @contextlib.contextmanager
@@ -91,16 +91,16 @@ def _until_well(
     name: str, image: Image, env: Mapping[str, str], probe: list[str], process: Any, output: list[str]
 ) -> None:
     deadline = time.monotonic() + WELL_WITHIN_S
-    said = ""
+    output_of_probe = ""
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise LineFailed(f"{name} ended with status {process.returncode}\n{''.join(output)[-3000:]}")
-        asked = image.room.start(probe, env=env, folder=image.folder, user=image.user)
-        said, _ = asked.communicate(timeout=60)
-        if asked.returncode == 0:
+        probing = image.room.start(probe, env=env, folder=image.folder, user=image.user)
+        output_of_probe, _ = probing.communicate(timeout=60)
+        if probing.returncode == 0:
             return
         time.sleep(1)
-    raise LineFailed(f"{name} is not well: {said}\n{''.join(output)[-3000:]}")
+    raise LineFailed(f"{name} is not well: {output_of_probe}\n{''.join(output)[-3000:]}")
 
 
 def site(image: Image, place: Path) -> None:

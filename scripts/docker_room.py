@@ -57,8 +57,8 @@ class Room:
         shutil.copytree(python, self.local, symlinks=True, ignore=heavy)
         (packages,) = self.local.glob("lib/python3.*/")
         for package in ("pip", "pip-*"):
-            for found in next(python.glob("lib/python3.*/site-packages")).glob(package):
-                shutil.copytree(found, packages / "site-packages" / found.name, ignore=heavy)
+            for installed in next(python.glob("lib/python3.*/site-packages")).glob(package):
+                shutil.copytree(installed, packages / "site-packages" / installed.name, ignore=heavy)
 
         # A Python with a shared library is found through the linker's cache, as in the official images.
         cache = self.start(["/sbin/ldconfig"], env={}, folder="/")
@@ -147,12 +147,12 @@ def context_files(context: Path, source: str, copies: Path) -> Path:
     ignored = pathspec.PathSpec.from_lines("gitignore", map(_anchored, lines))
     wanted = context / source
     files = [wanted] if wanted.is_file() else [path for path in wanted.rglob("*") if path.is_file()]
-    kept = [path for path in files if not _left_out(ignored, path.relative_to(context))]
-    if not kept:
+    included = [path for path in files if not _left_out(ignored, path.relative_to(context))]
+    if not included:
         raise FileNotFoundError(f"COPY {source}: nothing of that name is in the build context")
     copy = copies / "context"
     shutil.rmtree(copy, ignore_errors=True)
-    for path in kept:
+    for path in included:
         to = copy / path.relative_to(context)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, to)

@@ -26,10 +26,10 @@ class Instruction:
         """The list where the instruction is in the exec form, else None: it is a line for /bin/sh."""
         if not self.text.startswith("["):
             return None
-        found = json.loads(self.text)
-        if not isinstance(found, list) or not all(isinstance(part, str) for part in found):
+        words = json.loads(self.text)
+        if not isinstance(words, list) or not all(isinstance(part, str) for part in words):
             raise ValueError(f"line {self.line}: the exec form must be a list of strings")
-        return found
+        return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def substitute(text: str, values: dict[str, str]) -> str:
 
 
 def _instructions(text: str) -> list[Instruction]:
-    found, rest, start = [], "", 0
+    instructions, rest, start = [], "", 0
     for number, line in enumerate(text.splitlines(), 1):
         if not rest and (not line.strip() or line.lstrip().startswith("#")):
             continue
@@ -79,11 +79,11 @@ def _instructions(text: str) -> list[Instruction]:
         if line.endswith("\\"):
             rest += line[:-1].strip() + " "
             continue
-        found.append(_one(rest + line.strip(), start))
+        instructions.append(_one(rest + line.strip(), start))
         rest = ""
     if rest:
         raise ValueError(f"line {start}: the file ends inside an instruction")
-    return found
+    return instructions
 
 
 def _one(text: str, line: int) -> Instruction:

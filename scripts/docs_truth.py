@@ -25,11 +25,11 @@ class Row:
     @property
     def numbers(self) -> list[float]:
         """The deviations in per cent; ± as both."""
-        found: list[float] = []
+        values: list[float] = []
         for text in _NUMBER.findall(self.deviation):
             size = float(text[1:])
-            found += {"+": [size], "−": [-size], "±": [-size, size]}[text[0]]
-        return found
+            values += {"+": [size], "−": [-size], "±": [-size, size]}[text[0]]
+        return values
 
     @property
     def is_range(self) -> bool:
@@ -44,13 +44,13 @@ class Row:
 
 def rows(page: str) -> list[Row]:
     """The rows of the page's tables."""
-    found = []
+    table = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip()[1:-1].split("|")]
         if not line.startswith("|") or tuple(cells) == COLUMNS or set(line) <= set("|- "):
             continue
         what, measured_by, predicted, measured, deviation, command = cells
-        found.append(
+        table.append(
             Row(
                 what=what,
                 measured_by=measured_by,
@@ -60,7 +60,7 @@ def rows(page: str) -> list[Row]:
                 command=command,
             )
         )
-    return found
+    return table
 
 
 def figure(page: str) -> str:

@@ -40,7 +40,7 @@ def _section(cls: type) -> str:
 
 
 def _documented(cls: type) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("engine.job.events."):
             (body,) = ast.parse(inspect.getsource(base)).body
@@ -48,8 +48,8 @@ def _documented(cls: type) -> dict[str, str]:
             for field, doc in zip(body.body, body.body[1:], strict=False):
                 named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
                 if named and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
-                    found[field.target.id] = " ".join(str(doc.value.value).split())  # type: ignore[attr-defined]
-    return found
+                    texts[field.target.id] = " ".join(str(doc.value.value).split())  # type: ignore[attr-defined]
+    return texts
 
 
 def main() -> int:

@@ -102,14 +102,14 @@ class Index:
 
     def files(self, name: str) -> dict[Version, set[str]]:
         """The versions of a package, with the SHA-256 of each of their files."""
-        found: dict[Version, set[str]] = {}
+        hashes: dict[Version, set[str]] = {}
         for address in self._collector.search_scope.get_index_urls_locations(name):
             page = self._collector.fetch_response(Link(address))
             for link in parse_links(page) if page else ():
                 version = _version(link.filename)
                 if version and link.hash and link.hash_name == "sha256":
-                    found.setdefault(version, set()).add(link.hash)
-        return found
+                    hashes.setdefault(version, set()).add(link.hash)
+        return hashes
 
 
 def _version(filename: str) -> Version | None:

@@ -32,14 +32,14 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    found = []
+    lists = []
     for name in arguments:
         try:
-            found.append(listed(Path(name).read_text()))
+            lists.append(listed(Path(name).read_text()))
         except (OSError, UnicodeDecodeError, ValueError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
-    before, after = found
+    before, after = lists
     went, came = before - after, after - before
     for sign, ids in (("-", went), ("+", came)):
         for one in sorted(ids.elements()):

@@ -178,10 +178,10 @@ def _nodes(cursor: "psycopg.Cursor[Any]") -> Check:
     cursor.execute(HEARD, [silence(), str(Status.RUNNING), [str(state) for state in RANK_OVER]])
     row = cursor.fetchone()
     assert row is not None
-    total, heard = row
+    total, reporting = row
     if not total:
         return Check(ok=True, detail="none has a run")
-    return Check(ok=heard > 0, detail=f"{heard} of {total} with runs are heard")
+    return Check(ok=reporting > 0, detail=f"{reporting} of {total} with runs are heard")
 
 
 def _beat(cursor: "psycopg.Cursor[Any]", name: str, late: timedelta, does: str) -> Check:

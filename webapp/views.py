@@ -30,11 +30,11 @@ def overview(request: HttpRequest) -> HttpResponse:
 @require_GET
 def search(request: HttpRequest) -> HttpResponse:
     """What of all apps fits `q`: a page, or with `part` the list under the field that asks."""
-    asked = finding.SearchText.of(request.GET.get("q", ""))
+    text = finding.SearchText.of(request.GET.get("q", ""))
     part = "part" in request.GET
-    groups = finding.search(request.user, asked, finding.SHOWN if part else finding.SHOWN_ON_PAGE)
+    groups = finding.search(request.user, text, finding.SHOWN if part else finding.SHOWN_ON_PAGE)
     template = "components/found.html" if part else "search.html"
-    return render(request, template, {"asked": asked, "groups": groups, "part": part})
+    return render(request, template, {"asked": text, "groups": groups, "part": part})
 
 
 @login_not_required

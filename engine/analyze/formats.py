@@ -61,16 +61,16 @@ def load(path: Path, meta: Path | None = None) -> Loaded:
     """
     if path.is_dir():
         return _load_folder(path)
-    found = format_of(first_bytes(path, LOOKED_AT))
-    if found == PARQUET:
+    form = format_of(first_bytes(path, LOOKED_AT))
+    if form == PARQUET:
         trace = read_parquet(path, read_meta(meta) if meta else None)
         return Loaded(trace=trace, graph=op_graph(trace))
     if meta is not None:
         raise InputError("--meta", str(meta), "belongs to a parquet file alone")
-    if found in (SPAN_LIST, SPAN_LINES):
-        trace = (read_span_list if found == SPAN_LIST else read_span_lines)(path)
+    if form in (SPAN_LIST, SPAN_LINES):
+        trace = (read_span_list if form == SPAN_LIST else read_span_lines)(path)
         return Loaded(trace=trace, graph=span_graph(trace))
-    if found == EVENTS:
+    if form == EVENTS:
         events = read_events(path)
         if is_profile(events):
             return _profiled(read_profiles([(path, events)], whole=False))

@@ -115,13 +115,13 @@ def _begins(sizes: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def lanes(trace: Trace, kept: NDArray[np.bool_]) -> tuple[Ints, Ints, tuple[str, ...]]:
+def lanes(trace: Trace, included: NDArray[np.bool_]) -> tuple[Ints, Ints, tuple[str, ...]]:
     """Rows of the ops that are `kept`, shape (nodes, steps), the steps' numbers, and what was left out.
 
     Nodes are in order of replica, stage, kind and index. Steps whose ops differ from the first step's are
     left out, and a note says so.
     """
-    chosen = np.flatnonzero(kept)
+    chosen = np.flatnonzero(included)
     keys = (trace.index, trace.kind, trace.stage, trace.replica, trace.step)
     rows = chosen[_order([key[chosen] for key in keys])]
     steps, begins, counts = np.unique(trace.step[rows], return_index=True, return_counts=True)

@@ -45,40 +45,40 @@ def _ops_of_step(events: Events, inside: Any, begin: float) -> Iterator[tuple[An
     backward = events.matching(AUTOGRAD)[work]
     other = np.flatnonzero(inside & events.matching(OTHER_WORK))
     left = np.sort(np.concatenate([[begin], *(events.end[which] for which in (calls, waits, other))]))
-    asked = events.start[calls]
-    cut = np.searchsorted(asked, events.start[work])
+    launch = events.start[calls]
+    cut = np.searchsorted(launch, events.start[work])
     first = np.concatenate([[True], (backward[1:] != backward[:-1]) | (cut[1:] != cut[:-1])])
     begins = np.flatnonzero(first)
     lasts = np.concatenate([begins[1:] - 1, [len(work) - 1]])
-    start, end = _times(events.start[work[begins]], events.end[work[lasts]], asked, left)
+    start, end = _times(events.start[work[begins]], events.end[work[lasts]], launch, left)
     yield from _counted(backward[begins], cut[begins], start, end)
 
 
-def _times(start: Floats, end: Floats, asked: Floats, left: Floats) -> tuple[Floats, Floats]:
+def _times(start: Floats, end: Floats, launch: Floats, left: Floats) -> tuple[Floats, Floats]:
     """From the wait or op before to the transfer behind: what Python does in between belongs to the op."""
     before = np.concatenate([[-np.inf], end[:-1]])
     waited = np.searchsorted(left, start, side="right") - 1
     known = np.maximum(before, np.where(waited >= 0, left[np.maximum(waited, 0)], -np.inf))
     begin = np.where(np.isfinite(known), known, start)
-    if not len(asked):
+    if not len(launch):
         return begin, end
-    following = np.searchsorted(asked, end)
-    sent = np.where(following < len(asked), asked[np.minimum(following, len(asked) - 1)], np.inf)
+    following = np.searchsorted(launch, end)
+    sent = np.where(following < len(launch), launch[np.minimum(following, len(launch) - 1)], np.inf)
     behind = np.concatenate([start[1:], [np.inf]])
     return begin, np.where(sent <= behind, np.where(np.isfinite(sent), sent, end), end)
 
 
 def _counted(backward: Any, cut: Ints, start: Floats, end: Floats) -> Iterator[tuple[Any, ...]]:
-    kept = np.zeros(len(start), dtype=np.bool_)
+    included = np.zeros(len(start), dtype=np.bool_)
     for is_backward in (False, True):
         of_kind = backward == is_backward
         if of_kind.any():
             took = end - start
             counted = took[of_kind & (took >= TINY * took[of_kind].max())]
-            kept |= of_kind & (took >= SMALL * np.median(counted))
+            included |= of_kind & (took >= SMALL * np.median(counted))
     if backward.any():  # what is computed behind the last backward is of no microbatch
-        kept[int(np.flatnonzero(backward)[-1]) + 1 :] = False
-    backward, cut, start, end = backward[kept], cut[kept], start[kept], end[kept]
+        included[int(np.flatnonzero(backward)[-1]) + 1 :] = False
+    backward, cut, start, end = backward[included], cut[included], start[included], end[included]
     # What stood between the parts of one op was too small to count.
     apart = (backward[1:] != backward[:-1]) | (cut[1:] != cut[:-1])
     begins = np.flatnonzero(np.concatenate([[True], apart]))

@@ -117,11 +117,11 @@ def _head(file: IO[bytes], names: tuple[str, ...], path: Path) -> tuple[bytes, b
     part = _read(file, MOST_REST, path)
     if part.lstrip().startswith(b"["):
         return b"", part.lstrip()[1:]
-    found = re.search(rb'"(?:%s)"\s*:\s*\[' % "|".join(names).encode(), part)
-    if found is None:
+    match = re.search(rb'"(?:%s)"\s*:\s*\[' % "|".join(names).encode(), part)
+    if match is None:
         allowed = f"no field {' or '.join(names)} with a list in the first {MOST_REST:,} bytes"
         raise InputError("TRACE", str(path), allowed)
-    return part[: found.end()], part[found.end() :]
+    return part[: match.end()], part[match.end() :]
 
 
 def _fill(rest: Rest, head: bytes, tail: bytes, path: Path) -> None:
@@ -173,17 +173,17 @@ def _typed(value: Any, schema: Any) -> dict[str, Any]:
 
     if not isinstance(value, dict):
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for column in schema:
         given = value.get(column.name)
         if pa.types.is_struct(column.type):
-            found[column.name] = _typed(given, column.type) if isinstance(given, dict) else None
+            values[column.name] = _typed(given, column.type) if isinstance(given, dict) else None
         elif pa.types.is_string(column.type):
-            found[column.name] = given if isinstance(given, str) else None
+            values[column.name] = given if isinstance(given, str) else None
         else:
             is_number = isinstance(given, int | float) and not isinstance(given, bool)
-            found[column.name] = float(given or 0) if is_number else None
-    return found
+            values[column.name] = float(given or 0) if is_number else None
+    return values
 
 
 class _Counter:

@@ -110,20 +110,20 @@ def _rank(path: Path, events: Events) -> Rank:
     columns = [np.concatenate(column) for column in zip(*found, strict=True)]
     kind, position, microbatch, start, end = columns
     step = _steps(events, start)
-    kept = step >= 0
-    if not kept.any():
+    in_step = step >= 0
+    if not in_step.any():
         raise InputError(f"{path.name}: traceEvents", None, "no op lies in a ProfilerStep")
     shift = (base if isinstance(base, int) else 0) * 1e-9
     number = _whole(events.document, "rank", 0, path)
     return Rank(
         rank=number,
         pipeline=_pipeline(events.document, number, path),
-        kind=kind[kept],
-        position=position[kept],
-        microbatch=microbatch[kept],
-        step=step[kept],
-        start=start[kept] + shift,
-        end=end[kept] + shift,
+        kind=kind[in_step],
+        position=position[in_step],
+        microbatch=microbatch[in_step],
+        step=step[in_step],
+        start=start[in_step] + shift,
+        end=end[in_step] + shift,
     )
 
 

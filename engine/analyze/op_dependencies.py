@@ -32,12 +32,12 @@ def op_graph(trace: Trace) -> Graph:
         A worker has no ops, or replicas differ in their ops.
     """
     _require_all_workers(trace)
-    kept = np.ones(len(trace), dtype=np.bool_)
+    included = np.ones(len(trace), dtype=np.bool_)
     replicas = trace.layout.replicas
     shares = replicas * trace.layout.sequence_parallel > 1
     if not shares:  # with one replica there is nobody to gather parameters from
-        kept &= ~trace.is_kind(*OVER_REPLICAS)
-    rows, steps, notes = lanes(trace, kept)
+        included &= ~trace.is_kind(*OVER_REPLICAS)
+    rows, steps, notes = lanes(trace, included)
     count = _ops_of_one_replica(trace, rows)
     step = _Step(trace, rows[:count, 0], shares=shares)
     edges = np.concatenate([pairs for pairs in step.edges() if len(pairs)] or [np.zeros((0, 2), np.int64)])
@@ -225,9 +225,9 @@ class _Step:
         first_of_chunk = {int(self._chunk[node]): node for node in reversed(scatters.tolist())}
         pairs = []
         for chunk, node in first_of_chunk.items():
-            made = backward[self._chunk[backward] == chunk]
-            if len(made):
-                pairs.append((int(made[np.argmax(self._end[made])]), node))
+            sources = backward[self._chunk[backward] == chunk]
+            if len(sources):
+                pairs.append((int(sources[np.argmax(self._end[sources])]), node))
         return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 

@@ -119,8 +119,8 @@ def _columns(path: Path) -> dict[str, Any]:
             raise InputError(f"{path.name}: rows", file.metadata.num_rows, allowed)
         missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
         if missing:
-            found = ", ".join(file.schema_arrow.names[:20])
-            allowed = f"required column, but missing; the file has {found or 'none'}"
+            columns_there = ", ".join(file.schema_arrow.names[:20])
+            allowed = f"required column, but missing; the file has {columns_there or 'none'}"
             raise InputError(f"{path.name}: {missing[0]}", None, allowed)
         table = file.read(columns=list(COLUMNS))
     except (InputError, MemoryError):

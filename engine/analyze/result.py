@@ -125,8 +125,8 @@ class Analysis:
         )
         if s is None:
             return dict.fromkeys(names)
-        kept = np.isin(self.idle.steps, s.graph.steps)
-        measured = self.idle.step_s[kept]
+        included = np.isin(self.idle.steps, s.graph.steps)
+        measured = self.idle.step_s[included]
         return {
             "no_delay_step_s": float(s.no_delay.mean()),
             "ideal_step_s": float(s.ideal.mean()),

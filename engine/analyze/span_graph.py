@@ -26,8 +26,8 @@ def span_graph(trace: Trace) -> Graph:
     InputError
         An op is there twice.
     """
-    kept = trace.is_kind(*ON_GPU, *LINKS, *LATENCIES.values())
-    rows, steps, notes = lanes(trace, kept)
+    included = trace.is_kind(*ON_GPU, *LINKS, *LATENCIES.values())
+    rows, steps, notes = lanes(trace, included)
     step = _Step(trace, rows[:, 0])
     edges = np.concatenate([*step.edges(), np.zeros((0, 2), dtype=np.int64)])
     return graph_of(trace, steps, rows, edges, step.groups(), notes)
@@ -89,14 +89,14 @@ class _Step:
         table[self._replica[nodes], self._position[nodes], self._microbatch[nodes]] = nodes
         return table
 
-    def _crossed(self, made: Ints, needed: Ints, link: str, *, shift: int) -> Iterator[Ints]:
+    def _crossed(self, source: Ints, needed: Ints, link: str, *, shift: int) -> Iterator[Ints]:
         """From the producing op over its transfer and latency, if there are any, to the op that needs it."""
         at = slice(shift, self._positions - 1 + shift)
         for name in (link, LATENCIES[link]):
             crossing = self._table(name)[:, at]
-            yield _pairs(made, crossing)
-            made = np.where(crossing == NONE, made, crossing)
-        yield _pairs(made, needed)
+            yield _pairs(source, crossing)
+            source = np.where(crossing == NONE, source, crossing)
+        yield _pairs(source, needed)
 
 
 def _pairs(before: Ints, after: Ints) -> Ints:

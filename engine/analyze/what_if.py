@@ -176,12 +176,12 @@ def _hops(loaded: Loaded, durations: Floats, kinds: dict[str, int]) -> list[floa
     """Median time of the transfers over each hop s → s+1; 0 where the trace has none."""
     graph, hops = loaded.graph, loaded.trace.layout.stages - 1
     assert graph is not None
-    found: list[list[Floats]] = [[] for _ in range(hops)]
+    parts_of: list[list[Floats]] = [[] for _ in range(hops)]
     for name, shift in kinds.items():
         of_kind = graph.kind == ops.KIND_OF[name]
         for hop in range(hops):
-            found[hop].append(durations[of_kind & (graph.stage + shift == hop)].ravel())
-    joined = [np.concatenate(parts) for parts in found]
+            parts_of[hop].append(durations[of_kind & (graph.stage + shift == hop)].ravel())
+    joined = [np.concatenate(parts) for parts in parts_of]
     return [max(float(np.median(values)), 0.0) if len(values) else 0.0 for values in joined]
 
 

@@ -103,8 +103,8 @@ def _times(slowdown: float | None) -> str:
 def _slowdowns(answer: dict[str, Any]) -> Iterator[str]:
     rows = []
     for what in ("op", "stage", "replica", "worker"):
-        found = sorted(answer[f"slowdown_by_{what}"].items(), key=lambda row: -row[1])
-        rows += [(what, name, f"{value:.4f}") for name, value in found[:MOST_WORKERS_SHOWN]]
+        slowest_first = sorted(answer[f"slowdown_by_{what}"].items(), key=lambda row: -row[1])
+        rows += [(what, name, f"{value:.4f}") for name, value in slowest_first[:MOST_WORKERS_SHOWN]]
     yield ""
     yield "Slowdown of the ideal step with these as measured (workers as replica,stage):"
     yield from render(("what", "which", "slowdown"), rows, left=(0, 1))

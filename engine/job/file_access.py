@@ -60,14 +60,14 @@ def with_files(job: TrainJob, change: Callable[[str, str], str]) -> TrainJob:
 
 def files_of(job: TrainJob) -> list[tuple[str, str]]:
     """(field, value) of each path and URL of the job's document."""
-    found = []
+    files = []
 
     def note(field: str, value: str) -> str:
-        found.append((field, value))
+        files.append((field, value))
         return value
 
     with_files(job, note)
-    return found
+    return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,11 +120,11 @@ def _balanced(seconds: Sequence[float], stages: int) -> list[range]:
     cut = [range(first), *(range(i, i + 1) for i in range(first, len(seconds)))]
     while low < high * (1 - 1e-9):
         middle = (low + high) / 2
-        found = _packed(seconds, stages, middle)
-        if found is None:
+        candidate = _packed(seconds, stages, middle)
+        if candidate is None:
             low = middle
         else:
-            cut, high = found, middle
+            cut, high = candidate, middle
     return cut
 
 

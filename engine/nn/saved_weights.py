@@ -54,12 +54,12 @@ def names_in(folder: Path, *, field: str) -> frozenset[str]:
 
 
 def _checked(tensors: safe_open, name: str, shape: tuple[int, ...]) -> Tensor:
-    found = tensors.get_slice(name)
-    if tuple(found.get_shape()) != shape:
-        raise InputError(f"tensor {name}", list(found.get_shape()), f"config.json makes it {list(shape)}")
-    if found.get_dtype() not in READABLE:
+    piece = tensors.get_slice(name)
+    if tuple(piece.get_shape()) != shape:
+        raise InputError(f"tensor {name}", list(piece.get_shape()), f"config.json makes it {list(shape)}")
+    if piece.get_dtype() not in READABLE:
         allowed = f"allowed: {', '.join(sorted(READABLE))}"
-        raise InputError(f"tensor {name}", found.get_dtype(), allowed)
+        raise InputError(f"tensor {name}", piece.get_dtype(), allowed)
     return tensors.get_tensor(name)
 
 

@@ -296,7 +296,7 @@ def _ends(folder: Path) -> frozenset[int]:
     for name in (GENERATION, "config.json"):
         with contextlib.suppress(OSError, ValueError):
             with (folder / name).open("rb") as file:
-                found = read_json_file(file)
-            if isinstance(found, dict) and "eos_token_id" in found:
-                return ends_of(found["eos_token_id"])
+                document = read_json_file(file)
+            if isinstance(document, dict) and "eos_token_id" in document:
+                return ends_of(document["eos_token_id"])
     return frozenset()

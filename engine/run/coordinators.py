@@ -128,8 +128,8 @@ class PrefillCoordinators(HostPart):
             for pid in list(self._coordinators):
                 if time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
-                found, status = os.waitpid(pid, 0 if time.monotonic() > deadline else os.WNOHANG)
-                if found:
+                ended_pid, status = os.waitpid(pid, 0 if time.monotonic() > deadline else os.WNOHANG)
+                if ended_pid:
                     self.children.pop(pid)(status)
             time.sleep(0.01)
 

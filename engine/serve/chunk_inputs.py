@@ -56,8 +56,8 @@ class ChunkInputs:
 
     def take(self, chunk: RunChunk) -> Tensor | None:
         """The chunk's, which are gone with it; None where they are not there."""
-        found = self._waiting.pop((chunk.request, chunk.done, chunk.tokens), None)
-        return None if found is None else found.hidden
+        arrival = self._waiting.pop((chunk.request, chunk.done, chunk.tokens), None)
+        return None if arrival is None else arrival.hidden
 
     def drop(self, request: str) -> None:
         """Nobody wants any more what is of `request`."""

@@ -318,14 +318,14 @@ class PrefillCoordinator:
 
     def _replan(self, progress: PrefillProgress, placement: Placement) -> None:
         """Another plan holds; what is the same in it stays with its ranks."""
-        kept = progress.kept(placement)
+        stays = progress.kept(placement)
         chunks = placement.rows.reshape(-1, progress.degree, 4)
-        for gpu, sent, same in zip(progress.gpus, progress.sent, kept, strict=True):
+        for gpu, sent, same in zip(progress.gpus, progress.sent, stays, strict=True):
             if sent > same:
                 self._send_to(gpu, Cancel(request=progress.key, done=int(chunks[:same, 0, TOKENS].sum())))
         if progress.gpus != gpus_of(placement, progress.degree) and any(progress.sent):
             self._drop(progress)
-        progress.take_over(placement, kept)
+        progress.take_over(placement, stays)
 
     def _given_back(self, progress: PrefillProgress, late: ChunkLate, now_ms: float) -> None:
         """A rank of its pipeline did not run a chunk."""

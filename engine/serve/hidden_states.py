@@ -110,8 +110,8 @@ class HiddenSender:
         self._thread.join()
 
     def _work(self) -> None:
-        while (found := self._next()) is not None:
-            what, hidden = found
+        while (task := self._next()) is not None:
+            what, hidden = task
             try:
                 if self._socket is None:
                     self._connect()

@@ -116,14 +116,14 @@ class PrefillProgress:
 
     def under_way(self) -> list[tuple[int, int]]:
         """Tokens of each chunk behind those that are done, and on how many stages it ran."""
-        found: list[tuple[int, int]] = []
+        requests: list[tuple[int, int]] = []
         at, most = self.done, self.degree - 1
         while True:
             tokens = next((size for place, size in reversed(self.passed) if place == at), 0)
             if not tokens:
-                return found
+                return requests
             most = min(most, self.passed[at, tokens])
-            found.append((tokens, most))
+            requests.append((tokens, most))
             at += tokens
 
     def take_over(self, placement: Placement, sent: list[int]) -> None:

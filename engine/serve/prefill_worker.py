@@ -279,8 +279,8 @@ class PrefillWorker:
     def _work(self) -> None:
         me = threading.get_native_id()
         give_way(me)
-        while (found := self._next()) is not None:
-            chunk, late = found
+        while (task := self._next()) is not None:
+            chunk, late = task
             if late:
                 self._send(ChunkLate(request=chunk.request, done=chunk.done, why="late"))
                 continue

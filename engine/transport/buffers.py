@@ -62,8 +62,8 @@ class Buffers:
             while self._returned:
                 self._idle.append(self._returned.popleft())
             # The one that was used last: it may be in the processor's cache still.
-            found = next((at for at in reversed(range(len(self._idle))) if len(self._idle[at]) == size), None)
-            memory = None if found is None else self._idle.pop(found)
+            index = next((at for at in reversed(range(len(self._idle))) if len(self._idle[at]) == size), None)
+            memory = None if index is None else self._idle.pop(index)
             while sum(map(len, self._idle)) > self._most_idle_bytes:
                 self._idle.pop(0)
         return memory

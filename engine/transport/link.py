@@ -188,16 +188,16 @@ class Link:
             return
         if self._is_cut():
             self.cut()
-        heard = False
+        answered = False
         for connection in list(self._connections.values()):
-            heard = heard or connection.heard
+            answered = answered or connection.heard
             connection.silent_ticks = (
                 0 if connection.heard or connection.paused else connection.silent_ticks + 1
             )
             connection.heard = False
         # Ticks are counted, not seconds: a process that was itself stopped for a minute sees one tick of
         # silence.
-        self._silent_ticks = 0 if heard else self._silent_ticks + 1
+        self._silent_ticks = 0 if answered else self._silent_ticks + 1
         self._paused_ticks = self._paused_ticks + 1 if self.inbox.paused else 0
         if self._silent_ticks >= self._most_silent_ticks + late_ticks:
             what = f" ({self.trouble})" if self.trouble and not self._connections else ""

@@ -41,15 +41,15 @@ def is_fresh(shot: Shot, folder: Path, minutes: float) -> bool:
     return all((folder / file).exists() and (folder / file).stat().st_mtime > oldest for file in shot.files)
 
 
-def take(state: str, asked: argparse.Namespace, path: str, port: int) -> list[str]:
+def take(state: str, options: argparse.Namespace, path: str, port: int) -> list[str]:
     """All pictures of one site that are wanted; returns what was wrong with its pages."""
-    folder = asked.out / state
+    folder = options.out / state
     with site(state, port) as url, launched(path) as browser:
         shots = wanted_shots(state)
-        if not asked.only:
-            tidy(asked.out, state, {file for shot in shots for file in shot.files})
-        left = [s for s in shots if asked.only in s.name and not is_fresh(s, folder, asked.resume)]
-        camera = Camera(browser=browser, url=url, out=folder, targets=asked.targets)
+        if not options.only:
+            tidy(options.out, state, {file for shot in shots for file in shot.files})
+        left = [s for s in shots if options.only in s.name and not is_fresh(s, folder, options.resume)]
+        camera = Camera(browser=browser, url=url, out=folder, targets=options.targets)
         camera.take(left)
     return [f"{state}: {line}" for line in camera.wrong]
 
@@ -74,22 +74,22 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     parser = arguments()
-    asked = parser.parse_args()
-    port, path = asked.port or free_port(), chromium()
-    if asked.serve:
+    options = parser.parse_args()
+    port, path = options.port or free_port(), chromium()
+    if options.serve:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the site's processes end with this one
-        with site(asked.serve, port) as url:
+        with site(options.serve, port) as url:
             sys.stderr.write(f"{url}  admin / {PASSWORD}\n")
             time.sleep(1e6)
     if path is None:
         parser.error("no Chromium found (install one, or set CHROMIUM to its path)")
     wrong: list[str] = []
-    for state in asked.states.split(","):
+    for state in options.states.split(","):
         try:
-            wrong += take(state, asked, path, port)
+            wrong += take(state, options, path, port)
         except Exception as error:  # a site that does not start must not lose the others
             wrong.append(f"{state}: {type(error).__name__}: {error}")
-        write_index(asked.out)
+        write_index(options.out)
     sys.stderr.writelines(f"{line}\n" for line in wrong)
     return 1 if wrong else 0
 

@@ -22,9 +22,9 @@ def make(state: str) -> dict[str, Any]:
     if state == "empty":
         world.make_user("admin", Team.objects.create(name="Research"), Role.ADMIN)
     else:
-        made = world.make_world()
-        many.beat_on(made)
-        many.fill(made, range(ROWS)) if state == "full" else staged.stage(made)
+        people = world.make_world()
+        many.beat_on(people)
+        many.fill(people, range(ROWS)) if state == "full" else staged.stage(people)
     for user in User.objects.filter(username__in=("admin", "operator", "viewer", "tenant")):
         user.set_password(PASSWORD)
         user.save()
@@ -39,13 +39,13 @@ def pages() -> dict[str, str]:
 
     world = world_of_database()
     client = world.client("admin")
-    found = {"login": reverse("login")}  # who is logged in is sent on
+    paths = {"login": reverse("login")}  # who is logged in is sent on
     for name, url in addresses(world).items():
         answer = client.get(url, HTTP_HOST="127.0.0.1")
         html = answer["Content-Type"].startswith("text/html") and not answer.streaming
         if answer.status_code == 200 and html and b"<html" in answer.content[:200]:  # fragments are no pages
-            found[name] = url
-    return found
+            paths[name] = url
+    return paths
 
 
 def main(command: str) -> None:

@@ -110,8 +110,8 @@ def placing(world: World) -> None:
     values = form_values(plan, plan.result["best"], plan.best or {})
     form = PlacementForm({**values, "evaluations": 200, "baselines": "on"}, user=actor)
     assert form.is_valid(), form.errors
-    made = start_of_plan(actor, plan, kind="placement", name="of-plan", request=form.question)
-    work_at(made.pk)
+    computation = start_of_plan(actor, plan, kind="placement", name="of-plan", request=form.question)
+    work_at(computation.pk)
 
 
 def people(world: World) -> None:
@@ -153,12 +153,12 @@ def probes(world: World) -> None:
         (west, east, {}),
     ]
     for source, target, answer in answers:
-        asked = timezone.now() - timedelta(minutes=3)
+        asked_at = timezone.now() - timedelta(minutes=3)
         NodeProbe.objects.create(
             probe="p1",
             source=source,
             target=target,
-            asked_at=asked,
+            asked_at=asked_at,
             asked_by=world.users["operator"],
             at=timezone.now() if answer else None,
             **answer,
@@ -167,37 +167,37 @@ def probes(world: World) -> None:
 
 def paths() -> dict[str, str]:
     """Name → address of all that `stage` made; secrets of links are made anew."""
-    found = {f"run-{run.job.name}": run_path("detail", run) for run in Run.objects.select_related("job")}
+    addresses = {f"run-{run.job.name}": run_path("detail", run) for run in Run.objects.select_related("job")}
     for part in ("logs", "metrics", "clone"):
         long = Run.objects.get(job__name=staged_runs.LONG)
-        found[f"run-{part}"] = run_path(part, long)
-    found |= {
+        addresses[f"run-{part}"] = run_path(part, long)
+    addresses |= {
         f"node-{node.name}": reverse("inventory:node-detail", args=[node.pk]) for node in Node.objects.all()
     }
-    found |= {
+    addresses |= {
         f"dc-{dc.name}": reverse("inventory:datacenter-detail", args=[dc.pk])
         for dc in DataCenter.objects.all()
     }
-    found |= {
+    addresses |= {
         f"plan-{plan.name}": reverse("planning:plan-detail", args=[plan.pk]) for plan in Plan.objects.all()
     }
-    found |= {
+    addresses |= {
         f"plan-{one.name}": reverse("planning:plan-computing", args=[one.pk])
         for one in Computation.objects.of(ComputationKind.PLAN)
     }
-    found |= {
+    addresses |= {
         f"placement-{one.name}": reverse("placement:placement-detail", args=[one.pk])
         for one in Computation.objects.of(ComputationKind.PLACEMENT)
     }
-    found |= {
+    addresses |= {
         f"user-{user.username}": reverse("accounts:person-detail", args=[user.pk])
         for user in User.objects.all()
     }
-    found |= {
+    addresses |= {
         f"tenancy-{tenancy.name}": reverse("prefill:tenancy-detail", args=[tenancy.pk])
         for tenancy in Tenancy.objects.all()
     }
-    return found | _secrets() | _forms()
+    return addresses | _secrets() | _forms()
 
 
 def run_path(part: str, run: Run) -> str:

@@ -38,14 +38,14 @@ def selling(world: World) -> None:
 def _chunks(codes: list[list[Any]], chance: random.Random) -> list[list[Any]]:
     """Codes of prefill between the ops of a GPU."""
     ops = sorted((code for code in codes if code[0] != "T"), key=lambda code: code[2])
-    found = []
+    spans = []
     for one, other in pairwise(ops):
         at = one[3] + 1
         while other[2] - at > LEAST_MS and chance.random() < 0.8:
             end = at + min(CHUNK_MS, other[2] - at - 2) * chance.uniform(0.5, 1)
-            found.append(["P", None, round(at, 3), round(end, 3)])
+            spans.append(["P", None, round(at, 3), round(end, 3)])
             at = end + 1
-    return found
+    return spans
 
 
 def sell() -> dict[str, Any]:
@@ -64,9 +64,9 @@ def sell() -> dict[str, Any]:
 
 def _second(run: Run, dc: str, share: float, t: float, chance: random.Random) -> dict[str, Any]:
     burst = 3.0 if int(t) % 120 < 25 else 1.0
-    asked = int(8 * share * burst * chance.uniform(0.5, 1.5))
-    full, late = (asked // 4, asked // 9) if burst > 1 else (0, asked // 12)
-    accepted = asked - full - late
+    requests = int(8 * share * burst * chance.uniform(0.5, 1.5))
+    full, late = (requests // 4, requests // 9) if burst > 1 else (0, requests // 12)
+    accepted = requests - full - late
     return prefill_event(
         run,
         dc=dc,

@@ -245,11 +245,11 @@ def large_one(world: World) -> None:
 def _spread(run: Run, nodes: list[list[Any]]) -> None:
     """Ranks on nodes of eight GPUs, in order."""
     document, used = run.job.document, [0, 0, 0]
-    stages, made = document["cell"]["stages"], []
+    stages, states = document["cell"]["stages"], []
     for rank in range(stages * document["cell"]["pipelines"]):
         dc = document["cell"]["dc_of_stage"][rank % stages]
         node = nodes[dc][used[dc] // 8]
-        made.append(
+        states.append(
             RankState(
                 run=run,
                 rank=rank,
@@ -263,4 +263,4 @@ def _spread(run: Run, nodes: list[list[Any]]) -> None:
             )
         )
         used[dc] += 1
-    RankState.objects.bulk_create(made)
+    RankState.objects.bulk_create(states)

@@ -113,12 +113,12 @@ def _waiting(node: Node) -> dict[str, Any]:
     token = node.join_tokens.first()
     used_at = token.used_at if token else None
     joined = used_at is not None
-    heard = used_at is not None and node.last_seen is not None and node.last_seen > used_at
+    reports = used_at is not None and node.last_seen is not None and node.last_seen > used_at
     return {
         "node": node,
         "token": token,
         "joined": joined,
-        "online": heard and node.state == NodeState.ONLINE,
+        "online": reports and node.state == NodeState.ONLINE,
         "expired": not joined and (token is None or token.is_expired),
     }
 

@@ -146,7 +146,7 @@ def _ways(
         at = [network.place_of[device] for device in pipeline]
         counts += Counter((min(a, b), max(a, b)) for a, b in itertools.pairwise(at) if a != b)
     most = max(counts.values(), default=1)
-    taken, made = list(boxes), []
+    taken, lines = list(boxes), []
     for (a, b), hops in sorted(counts.items(), key=lambda item: -item[1]):
         bow = curve(boxes, a, b)
         label = label_of(bow, (62.0, 26.0), taken, room)
@@ -154,7 +154,7 @@ def _ways(
             taken.append(label)
         names = f"{network.places[a].name} – {network.places[b].name}"
         latency, bandwidth = network.latency_ms[a][b], network.bandwidth_gbps[a][b]
-        made.append(
+        lines.append(
             Way(
                 ends=(a, b),
                 hops=hops,
@@ -165,4 +165,4 @@ def _ways(
                 f"{bandwidth:.3g} Gbit/s",
             )
         )
-    return made
+    return lines

@@ -36,15 +36,15 @@ def end_stale(pid_file: Path, is_ours: Callable[[str], bool], number: signal.Sig
     except (OSError, ValueError):
         return
     deadline = time.monotonic() + SHOWS_ITSELF_S
-    asked = killed = False
+    interrupted = killed = False
     while process.alive(pid):
         command = process.command_of(pid)
         if command and not is_ours(command):
             break
-        if command and not asked:
+        if command and not interrupted:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            asked = True
+            interrupted = True
             deadline = time.monotonic() + ENDS_S
         if time.monotonic() > deadline:
             if not command:

@@ -91,8 +91,8 @@ class Config:
         """Refuse values of a field other than these and null: the others count otherwise."""
         _, value = self._found((name,), None)
         if value is not None and value not in allowed:
-            said = " or ".join("none" if value == [] else repr(value) for value in allowed)
-            raise InputError(name, value, f"{said}: anything else is not counted by meridian")
+            choices = " or ".join("none" if value == [] else repr(value) for value in allowed)
+            raise InputError(name, value, f"{choices}: anything else is not counted by meridian")
 
     def words(self, name: str, known: Iterable[str], *, count: int) -> list[str] | None:
         """A list of `count` words, each of `known`; None where it is missing or null."""
@@ -112,8 +112,8 @@ class Config:
         """Raise InputError for a field that nobody read."""
         for name, value in self._values.items():
             if name not in self._read and name not in HARMLESS and value is not None:
-                said = f"not known of {self.model_type}, and it may change what is counted"
-                raise InputError(str(name), value, f"{said}; {nearest(str(name), sorted(self._read))}")
+                reason = f"not known of {self.model_type}, and it may change what is counted"
+                raise InputError(str(name), value, f"{reason}; {nearest(str(name), sorted(self._read))}")
 
     def _found(self, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
         self._read.update(names)

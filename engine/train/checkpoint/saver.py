@@ -217,9 +217,9 @@ class Saver:
         for layer in manifest.layers:
             size = self._terms.place.size(name, layer.file)
             if size != layer.bytes:
-                found = "is not here" if size is None else f"has {size:,} bytes here"
+                fault = "is not here" if size is None else f"has {size:,} bytes here"
                 raise OSError(
-                    f"{layer.file} of {layer.bytes:,} bytes {found}: checkpoint.dir must be one folder that "
+                    f"{layer.file} of {layer.bytes:,} bytes {fault}: checkpoint.dir must be one folder that "
                     "all nodes share, or a URL"
                 )
 
