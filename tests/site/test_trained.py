@@ -92,7 +92,7 @@ def test_a_stand_in_is_named_in_every_list_of_runs(world: World) -> None:
     plan = planned(world)
     run = launch_plan(world.users["operator"], plan, plan.result["best"])
     size = trained_words(run.job.document, plan.request).split()[3]
-    for page in ("/runs/", f"/plans/{plan.pk}/"):
+    for page in ("/runs/", "/runs/queue/", f"/plans/{plan.pk}/"):
         text = unescape(world.client("viewer").get(page).content.decode())
         assert f"stand-in, {size}" in text, page
     run.job.plan_copy = {}

@@ -26,7 +26,7 @@ def _queued(user: Any) -> Any:
     """Queued runs that `user` sees, with their `position` among those of their team that only lack GPUs, and
     the runs `above` and `below` of the same priority with which `user` may swap them."""
     searched = Case(When(search=None, then=Value(0)), default=Value(1))
-    rows = Run.objects.visible_to(user).filter(status=Status.QUEUED).for_lists().in_order()
+    rows = Run.objects.visible_to(user).filter(status=Status.QUEUED).for_lists().with_models().in_order()
     order = [F("priority").desc(), F("order").asc()]
     queue: list[Any] = [F("job__team"), searched]
     position = Window(RowNumber(), partition_by=queue, order_by=order)

@@ -11,17 +11,23 @@ from webapp.jobs.models import Run
 from webapp.planning.trained import trained_in_short
 
 
-class RunTable(Table):
+class ModelTable(Table):
     """Rows have what `RunQuerySet.with_models` adds."""
 
+    trains = tables.Column(
+        "Trains, parameters", accessor="trained_model", orderable=False, attrs={"td": {"class": "wrap"}}
+    )
+
+    def render_trains(self, value: Any, record: Any) -> str:
+        return trained_in_short(value, record.planned_model, record.stages or 1, of_plan=record.of_plan)
+
+
+class RunTable(ModelTable):
     name = tables.LinkColumn(
         "jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run"
     )
     state = StateColumn("State", order_by=("status",))
     reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
-    trains = tables.Column(
-        "Trains, parameters", accessor="trained_model", orderable=False, attrs={"td": {"class": "wrap"}}
-    )
     labels = tables.Column(orderable=False, attrs={"td": {"class": "wrap"}})
     generation = NumberColumn("Attempt")
     iteration = NumberColumn("Iteration")
@@ -49,14 +55,11 @@ class RunTable(Table):
         )
         order_by = "-created_at"
 
-    def render_trains(self, value: Any, record: Any) -> str:
-        return trained_in_short(value, record.planned_model, record.stages or 1, of_plan=record.of_plan)
-
     def render_iteration(self, value: int) -> str:
         return "–" if value < 0 else f"{value + 1:,}"  # people count from 1: the number of iterations done
 
 
-class QueueTable(Table):
+class QueueTable(ModelTable):
     """Rows have `position`, which is of no use while a schedule is searched for: it is not looked at then."""
 
     position = NumberColumn("Position", orderable=False)
@@ -78,7 +81,17 @@ class QueueTable(Table):
 
     class Meta(Table.Meta):
         model = Run
-        fields = ("position", "name", "priority", "move", "reason", "team", "created_by", "status_since")
+        fields = (
+            "position",
+            "name",
+            "priority",
+            "move",
+            "reason",
+            "trains",
+            "team",
+            "created_by",
+            "status_since",
+        )
 
     def render_position(self, value: int, record: Run) -> str:
         return DASH if record.search_id else f"{value:,}"
