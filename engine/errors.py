@@ -16,7 +16,8 @@ class InputError(ValueError):
         self.value = value
         self.allowed = allowed
         where = field if field.isprintable() else repr(field)[1:-1]  # a user's own name for a field: one line
-        super().__init__(f"{where}: {_shown(value)}: {allowed}" if where else f"{_shown(value)}: {allowed}")
+        shown = () if value is None and where else (_shown(value),)  # None: nothing was given
+        super().__init__(": ".join((*(where and (where,)), *shown, allowed)))
 
 
 def reason_of(error: Exception) -> str:

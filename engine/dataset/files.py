@@ -2,11 +2,12 @@
 
 import contextlib
 import glob
+import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from engine.dataset.document import Source
 from engine.errors import InputError, reason_of
@@ -67,7 +68,7 @@ def files_of(source: Source, at: str) -> list[File]:
         files = _remote(source) if "://" in source.path else _local(source)
     except InputError:
         raise
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except Exception as error:  # drivers of stores raise what they like
         raise InputError(f"{at}.path", source.path[:200], f"cannot be read ({reason_of(error)})") from None
     if not files:
         suffixes = ", ".join(SUFFIXES[source.format])
@@ -133,13 +134,61 @@ def _belongs(path: str, source: Source) -> bool:
     return not hidden and not cached and path.lower().endswith(SUFFIXES[source.format])
 
 
+class StoreError(Exception):
+    """A store did not give a file: its path, and why. Nothing is wrong with the data."""
+
+
+class _StoredFile(io.RawIOBase):
+    """A file of a store, for `io.BufferedReader`: files of fsspec lack readline(limit)."""
+
+    def __init__(self, path: str) -> None:
+        import fsspec
+
+        self._path = path
+        self._file: Any = self._asked(fsspec.open(path, "rb").open)
+
+    def _asked(self, call: Callable[..., Any], *arguments: int) -> Any:
+        try:
+            return call(*arguments)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # drivers of stores raise what they like
+            raise StoreError(self._path, reason_of(error)) from None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._asked(self._file.read, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._asked(self._file.seek, offset, whence))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
 def opened(path: str) -> IO[bytes]:
-    """A file to read; what is compressed comes out as it was. Raises OSError."""
-    if "://" not in path and not path.lower().endswith(COMPRESSED):
+    """A file to read; what is compressed comes out as it was. Raises OSError, StoreError."""
+    compressed = path.lower().endswith(COMPRESSED)
+    if "://" not in path and not compressed:
         return open(path, "rb")
     import fsspec
 
-    file: IO[bytes] = fsspec.open(path, "rb", compression="infer").open()
+    file: IO[bytes]
+    if "://" not in path:
+        file = fsspec.open(path, "rb", compression="infer").open()
+        return file
+    file = io.BufferedReader(_StoredFile(path))
+    if compressed:
+        file = fsspec.compression.compr[fsspec.utils.infer_compression(path)](file, mode="rb")
     return file
 
 

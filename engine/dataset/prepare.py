@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from engine.dataset.document import DatasetDocument
-from engine.dataset.files import File, Item, absolute, files_of, items_of
+from engine.dataset.files import File, Item, StoreError, absolute, files_of, items_of
 from engine.dataset.index import PreparedIndex, PreparedTokenizer, Shard, write_index
 from engine.dataset.shards import RefusedRecord, ShardWork, write_shard
 from engine.dataset.streams import SHARDS
@@ -172,6 +172,9 @@ def _written(
             source, where, why = error.args
             allowed = f"{where} {why}. With on_bad: skip it is left out"
             raise InputError(f"sources[{source}]", where.rpartition("/")[2], allowed) from None
+        except StoreError as error:
+            path, why = error.args
+            raise InputError("sources", path, f"cannot be read ({why}). The same command goes on") from None
         except BrokenProcessPool:
             allowed = "one of them was ended from outside; is there enough memory? The same command goes on"
             raise InputError("--processes", processes, allowed) from None

@@ -5,16 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.spec import AbstractBufferedFile
 
 from engine.dataset import files
 from engine.dataset import prepare as preparing
 from engine.dataset.corpus import IGNORED, open_prepared
 from engine.dataset.document import DatasetDocument, Source
 from engine.dataset.prepare import prepare
+from engine.dataset.readers import records
 from engine.dataset.shards import ShardWork
 from engine.errors import InputError
 from engine.inputs import parse
@@ -164,7 +167,7 @@ def test_refused_documents(tmp_path: Path) -> None:
     ]:
         with pytest.raises(InputError, match=message):
             prepared(tmp_path, [source])
-    with pytest.raises(InputError, match=r"sources\[1\].weight: None: give all sources a weight"):
+    with pytest.raises(InputError, match=r"sources\[1\].weight: give all sources a weight"):
         prepared(tmp_path, [{**good, "weight": 1}, good])
     with pytest.raises(InputError, match="less than 1 of 10,000"):
         prepared(tmp_path, [{**good, "weight": 1}, {**good, "weight": 1e-5}])
@@ -222,3 +225,87 @@ def test_chats_are_masked(tmp_path: Path) -> None:
         learnt.append([token for token in after.tolist() if token != IGNORED])
     assert sorted(learnt) == sorted(as_ids(f"answer {n}\n") for n in range(9))
     assert corpus.counted(0, 9) == sum(map(len, learnt))
+
+
+class Bucket(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """An object store as s3fs has it: files that come in ranges of bytes, and errors of its own."""
+
+    protocol = "bucket"
+    cachable = False
+    objects: dict[str, bytes] = {}  # the tests' own
+    broken_after = 1 << 30
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        name = self._strip_protocol(path)
+        if name not in self.objects:
+            raise FileNotFoundError(path)
+        return {"name": name, "size": len(self.objects[name]), "type": "file", "ETag": "1"}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        if self.broken_after < 0:
+            raise ConnectionRefused("no such endpoint")
+        return [self.info(name) for name in self.objects] if detail else list(self.objects)
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        return Ranges(self, path, mode, block_size=1 << 12)
+
+
+class ConnectionRefused(Exception):
+    """No OSError, as those of botocore."""
+
+
+class Ranges(AbstractBufferedFile):  # type: ignore[misc]
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        if end > self.fs.broken_after:
+            raise ConnectionRefused("the endpoint is gone")
+        return Bucket.objects[self.fs._strip_protocol(self.path)][start:end]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> type[Bucket]:
+    fsspec.register_implementation("bucket", Bucket, clobber=True)
+    whole = lines(TEXTS).encode()
+    monkeypatch.setattr(
+        Bucket, "objects", {"a/x.jsonl": whole, "a/y.jsonl.gz": gzip.compress(whole), "a/z.txt": b"left out"}
+    )
+    return Bucket
+
+
+def read_from(source: Source) -> list[str]:
+    document = parse(DatasetDocument, {"sources": [source.model_dump()], "tokenizer": "none"})
+    parts = [part for item in files.items_of([source], [files.files_of(source, "s")]) for part in item.parts]
+    return [record.text for part in parts for record in records(part, source, document, None)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("path", ["bucket://a/*.jsonl*", "bucket://a"])
+def test_an_object_store_gives_what_its_files_hold(bucket: type[Bucket], path: str) -> None:
+    assert read_from(Source(path=path, format="jsonl")) == TEXTS * 2
+
+
+def test_a_part_of_a_file_in_an_object_store(bucket: type[Bucket]) -> None:
+    source = Source(path="bucket://a/x.jsonl", format="jsonl")
+    document = parse(DatasetDocument, {"sources": [source.model_dump()], "tokenizer": "none"})
+    size = len(bucket.objects["a/x.jsonl"])
+    texts = [
+        record.text  # type: ignore[union-attr]
+        for start in range(0, size, 700)
+        for record in records(
+            files.Part(path=source.path, start=start, end=min(start + 700, size)), source, document, None
+        )
+    ]
+    assert texts == TEXTS
+
+
+def test_a_store_that_fails_is_no_corrupt_record(
+    bucket: type[Bucket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """on_bad: skip would leave out the rest of the file."""
+    source = Source(path="bucket://a/x.jsonl", format="jsonl")
+    monkeypatch.setattr(Bucket, "broken_after", 2000)
+    with pytest.raises(files.StoreError, match="the endpoint is gone"):
+        read_from(source)
+    monkeypatch.setattr(Bucket, "broken_after", -1)
+    with pytest.raises(
+        InputError, match=r"s\.path: 'bucket://a/\*.jsonl': cannot be read \(no such endpoint"
+    ):
+        files.files_of(Source(path="bucket://a/*.jsonl", format="jsonl"), "s")

@@ -252,7 +252,7 @@ def test_commands_read_the_table_from_a_file(tmp_path: Path) -> None:
         ({"gpu": "V100"}, "times.gpu: 'V100': no such profiles of opt-350m; there are: GH-96, RTX-2080"),
         ({"gpu": GPUS[:2]}, r"times.gpu: ['GH-96', 'GH-96']: one, or one per stage: 3"),
         ({"layers_per_stage": [20, 6]}, "times.layers_per_stage: [20, 6]: one number per stage: 3"),
-        ({"layers_per_stage": None}, "times.layers_per_stage: None: required if each stage has a gpu"),
+        ({"layers_per_stage": None}, "times.layers_per_stage: required if each stage has a gpu"),
         ({"layer_profiles": "no such file"}, "FILE: 'no such file': cannot be read"),
     ],
 )

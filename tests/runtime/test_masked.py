@@ -109,7 +109,7 @@ def test_refused_documents(folders: tuple[str, str]) -> None:
         ({"data": {"prepared": train, "files": "/x"}}, "data.files.*must be left out"),
         (
             {"data": {"prepared": train, "validation": {"every": 1}}},
-            "data.validation.prepared: None: required",
+            "data.validation.prepared: required",
         ),
         ({"data": {"validation": {"every": 1, "prepared": valid}}}, "belongs to data.prepared"),
         ({"data": {"prepared": {"north": train}}}, "data.prepared.south"),
@@ -124,7 +124,7 @@ def test_refused_documents(folders: tuple[str, str]) -> None:
 
 def test_a_dataset_of_megatron_wants_a_tokenizer(folders: tuple[str, str], tmp_path: Path) -> None:
     path = megatron(tmp_path / "m", [[1, 2, 3, 0] * 20, [5, 6, 0]])
-    with pytest.raises(InputError, match=r"model.tokenizer: None: required with a dataset of Megatron"):
+    with pytest.raises(InputError, match=r"model.tokenizer: required with a dataset of Megatron"):
         corpus_of(of(path))
     tokenizer = f"{folders[0]}/tokenizer.json"
     asked = of(path, model={**MODEL, "tokenizer": tokenizer}, stages=1, dc_of_stage=[0])
