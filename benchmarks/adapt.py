@@ -94,8 +94,8 @@ def fresh_job(job: TrainJob, case: Case) -> TrainJob:
     schedule = schedule_of(job)
     expected = planned(job.scenario, schedule)
     known = {name: ms * (case.factor if case.slows(name) else 1) for name, ms in expected.items()}
-    found = replan(job, schedule, expected, known)
-    text = str(found.schedule or schedule)
+    plan = replan(job, schedule, expected, known)
+    text = str(plan.schedule or schedule)
     job = job.with_fields("strategy", schedule=text).with_fields("failures", adapt=None)
     return job.with_fields("optimizer", steps=FRESH_STEPS)
 
@@ -105,20 +105,20 @@ def row(case: Case, folder: Path) -> tuple[str, bool]:
     document = changed(json.loads(DEMO.read_text()), {**CHANGES, "optimizer.steps": STEPS})
     job = parse(TrainJob, document)
     run = Run(job, str(folder / "adapts"), case.disturbance)
-    told = [each for each in run.result()["adaptations"] if each["replanned"]]
+    plans = [each for each in run.result()["adaptations"] if each["replanned"]]
     fresh = Run(fresh_job(job, case), str(folder / "fresh"), replace(case.disturbance, since=0))
     fresh.result()
     fresh_ms = median(iterations_ms(fresh)[2:])
     took = iterations_ms(run)  # took[i - 1] is that of iteration i
-    if not told:
+    if not plans:
         return f"{case.name:38s} no new plan", False
-    begins = told[0]["iteration"]
+    begins = plans[0]["iteration"]
     before, slow = median(took[1 : SINCE - 1]), median(took[SINCE - 1 : begins - 1])
     after = median(took[begins:])
     waited, off = begins - SINCE, after / fresh_ms - 1
     line = (
         f"{case.name:38s}{waited:11d}{before:10.0f}{slow:10.0f}{after:10.0f}{fresh_ms:10.0f}{off:+9.1%}"
-        f"   predicted {1e3 * told[0]['before_s']:.0f} -> {1e3 * told[0]['after_s']:.0f}"
+        f"   predicted {1e3 * plans[0]['before_s']:.0f} -> {1e3 * plans[0]['after_s']:.0f}"
     )
     return line, waited <= MOST_ITERATIONS and abs(off) <= MOST_OFF
 

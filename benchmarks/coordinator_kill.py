@@ -47,13 +47,13 @@ def main() -> int:
     """Print the row; 1 where the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny"
         write_tiny(model, steps=0, seed=5)
         run = LiveRun(model, Path(folder) / "log")
         try:
-            took = asyncio.run(kills(run, asked.kills))
+            took = asyncio.run(kills(run, arguments.kills))
         finally:
             run.group.stop(0.0)
     p95 = float(np.percentile(took, 95))

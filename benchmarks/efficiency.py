@@ -21,8 +21,8 @@ def fitted(**fixed: float) -> tuple[Efficiency, float]:
     def worst(values: list[float]) -> float:
         return fit_error(Efficiency(**dict(zip(free, values, strict=True)), **fixed))
 
-    found = differential_evolution(worst, list(free.values()), maxiter=40, popsize=8, seed=1, tol=1e-6)
-    return Efficiency(**dict(zip(free, map(float, found.x), strict=True)), **fixed), float(found.fun)
+    best = differential_evolution(worst, list(free.values()), maxiter=40, popsize=8, seed=1, tol=1e-6)
+    return Efficiency(**dict(zip(free, map(float, best.x), strict=True)), **fixed), float(best.fun)
 
 
 def main() -> None:

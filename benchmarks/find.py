@@ -39,15 +39,15 @@ def main(objects: int, requests: int) -> None:
 
     call_command("migrate", verbosity=0)
     world = make_world()
-    made, found = 0, counts()
-    while sum(found.values()) < objects:
-        fill(world, range(made, made + 250))
-        made, found = made + 250, counts()
+    count, rows = 0, counts()
+    while sum(rows.values()) < objects:
+        fill(world, range(count, count + 250))
+        count, rows = count + 250, counts()
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")  # as autovacuum does within a minute
     client = world.client("admin")
     load = os.getloadavg()[0]
-    print(f"{sum(found.values()):,} objects ({found}), {requests} requests each; load {load:.1f}\n")
+    print(f"{sum(rows.values()):,} objects ({rows}), {requests} requests each; load {load:.1f}\n")
     print(f"{'typed':<18}{'p50 ms':>8}{'p95 ms':>8}{'CPU ms':>8}")
     walls = []
     for text in ASKED:

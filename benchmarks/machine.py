@@ -58,8 +58,8 @@ def main() -> None:
     """Print one line."""
     argparse.ArgumentParser(prog="python -m benchmarks.machine", description=__doc__).parse_args()
     figures = {"Python loop": loop, "product": product(), "copy": copy()}
-    told = ", ".join(f"{name} {median_ms(run):.1f} ms" for name, run in figures.items())
-    print(f"{told}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    line = ", ".join(f"{name} {median_ms(run):.1f} ms" for name, run in figures.items())
+    print(f"{line}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -56,8 +56,10 @@ def sampled(document: dict[str, Any]) -> tuple[list[Sample], dict[str, Any]]:
     call = [sys.executable, "-m", "engine.cli", "train", "-", "--json"]
     samples = []
     with (
-        tempfile.TemporaryFile("w+") as said,
-        subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True) as run,
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as run,
     ):
         assert run.stdin
         assert run.stdout
@@ -68,8 +70,8 @@ def sampled(document: dict[str, Any]) -> tuple[list[Sample], dict[str, Any]]:
             time.sleep(SAMPLE_S)
         answer = run.stdout.read()
         if run.returncode:
-            said.seek(0)
-            sys.exit(said.read())
+            errors.seek(0)
+            sys.exit(errors.read())
     return samples[:-2], json.loads(answer)  # at the last processes may have been ending
 
 

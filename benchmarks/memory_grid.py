@@ -263,8 +263,8 @@ def measured(case: Case, dtype: str, ranks: ProcessPoolExecutor) -> Measured:
             peak, always = peak_of(job, mine[0])
         else:
             with tempfile.TemporaryDirectory() as folder:
-                asked = [ranks.submit(peak_of, job, me, f"{folder}/store") for me in mine]
-                peak, always = max(one.result() for one in asked)
+                peaks = [ranks.submit(peak_of, job, me, f"{folder}/store") for me in mine]
+                peak, always = max(one.result() for one in peaks)
         rows.append(Measured(stage=number, planned=planned[number].total_bytes, peak=peak, always=always))
     return max(rows, key=lambda row: abs(row.off))
 

@@ -66,8 +66,8 @@ def distance(family: str, document: dict[str, Any], seconds: float) -> tuple[flo
     proven = greedy.lower_bound
     if seconds and not greedy.optimal:
         traversal, chunks = TRAVERSAL[family]
-        asked = {"traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
-        proven = max(proven, simulate(parse(Scenario, {**document, **asked})).lower_bound)
+        choice = {"traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
+        proven = max(proven, simulate(parse(Scenario, {**document, **choice})).lower_bound)
     return greedy.makespan, proven, took, greedy.makespan <= proven * (1 + 1e-9)
 
 
@@ -122,10 +122,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the corners of the grid alone")
     parser.add_argument("--greedy", action="store_true", help="greedy policies instead of the solver")
     parser.add_argument("--seconds", type=float, default=0.0, help="of the solver per cell, with --greedy")
-    asked = parser.parse_args()
-    delays = (0.0, 2.0) if asked.quick else DELAYS
-    if asked.greedy:
-        print_distances(delays, asked.seconds)
+    arguments = parser.parse_args()
+    delays = (0.0, 2.0) if arguments.quick else DELAYS
+    if arguments.greedy:
+        print_distances(delays, arguments.seconds)
     else:
         print_proofs(delays)
 

@@ -90,9 +90,9 @@ def main() -> int:
     """Print a row for each part; 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=3, help="of each part (3)")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with demo_of_its_own() as demo:
-        took = outages(demo, asked.kills)
+        took = outages(demo, arguments.kills)
     print(f"{'part':10s}{'kills':>6s}{'median s':>10s}{'longest s':>10s}")
     for part, seconds in took.items():
         middle = sorted(seconds)[len(seconds) // 2]

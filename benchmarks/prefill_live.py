@@ -168,10 +168,10 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
 def cpu_seconds(group: RankGroup, told: Told) -> dict[str, float]:
     """CPU time so far of all ranks, of all coordinators with their decoders, and of this process."""
     assert isinstance(group._host, PipedHost)
-    found = {"ranks": 0.0, "coordinators": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
+    seconds = {"ranks": 0.0, "coordinators": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
     for process in psutil.Process(group._host.process.pid).children(recursive=True):
-        found["ranks" if process.pid in told.ranks else "coordinators"] += sum(process.cpu_times()[:2])
-    return found
+        seconds["ranks" if process.pid in told.ranks else "coordinators"] += sum(process.cpu_times()[:2])
+    return seconds
 
 
 async def iterations(told: Told, count: int) -> None:

@@ -99,11 +99,11 @@ async def _ask(url: str, key: str, models: list[str], options: Any) -> tuple[lis
 
 def durations(ran: list[Block], starts: np.ndarray[Any, Any]) -> dict[bool, list[list[float]]]:
     """Seconds of the iterations that lie within each block, from one begin to the next."""
-    found: dict[bool, list[list[float]]] = {True: [], False: []}
+    lists: dict[bool, list[list[float]]] = {True: [], False: []}
     for on, began, ended in ran:
         inside = starts[(starts >= began + SETTLE_S) & (starts <= ended)]
-        found[on].append(np.diff(inside).tolist())
-    return found
+        lists[on].append(np.diff(inside).tolist())
+    return lists
 
 
 def measure(demo: Demo, options: Any) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def main() -> None:
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the answer's only token")
     options = parser.parse_args()
     with demo_of_its_own(sells=True) as demo:
-        found = measure(demo.start(), options)
-    say(found)
+        figures = measure(demo.start(), options)
+    say(figures)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0, help="0: some more than the failures take")
-    asked = parser.parse_args()
-    steps = asked.steps or 20 + STEPS_A_KILL * asked.kills
+    arguments = parser.parse_args()
+    steps = arguments.steps or 20 + STEPS_A_KILL * arguments.kills
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        kills, result, _ = disturbed(asked.kills, asked.seed, steps, Path(folder) / "disturbed", say=print)
+        kills, result, _ = disturbed(
+            arguments.kills, arguments.seed, steps, Path(folder) / "disturbed", say=print
+        )
         took = time.monotonic() - began
         whole = Run(job_of(steps, Path(folder) / "whole"), str(Path(folder) / "log")).result(3600.0)
     print("\n".join(table(kills)))

@@ -91,7 +91,7 @@ def random_scenario(seed: int) -> Doc:
 
 def best_policy(document: Doc) -> tuple[float, str]:
     """The best of the other policies that allow what the document asks."""
-    found = []
+    results = []
     for name in MODULES:
         if name in ("auto", "optimal"):
             continue
@@ -100,8 +100,8 @@ def best_policy(document: Doc) -> tuple[float, str]:
         except ValueError:
             continue
         if makespan is not None:
-            found.append((makespan, name))
-    return min(found)
+            results.append((makespan, name))
+    return min(results)
 
 
 def line(name: str, document: Doc, seconds: float, known: float | None) -> tuple[str, float, float, float]:
@@ -142,12 +142,12 @@ def main(seconds: float, what: str) -> None:
         for name, document, known in ROWS:
             print(line(name, {**document, **STRAIGHT}, seconds, known)[0], flush=True)
     if what != "rows":
-        found = []
+        results = []
         for seed in range(20):
             row, *figures = line(f"random {seed}", random_scenario(seed), seconds, None)
-            found.append((figures[0], figures[1], figures[2]))
+            results.append((figures[0], figures[1], figures[2]))
             print(row, flush=True)
-        print(summary(found))
+        print(summary(results))
 
 
 if __name__ == "__main__":

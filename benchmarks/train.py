@@ -84,12 +84,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policies", nargs="*", choices=POLICIES, metavar="POLICY", help="default: all")
     parser.add_argument("--overhead", action="store_true")
-    asked = parser.parse_args()
-    if asked.policies is not None:
-        policies(asked.policies or list(POLICIES))
-    if asked.overhead:
+    arguments = parser.parse_args()
+    if arguments.policies is not None:
+        policies(arguments.policies or list(POLICIES))
+    if arguments.overhead:
         overhead()
-    if asked.policies is None and not asked.overhead:
+    if arguments.policies is None and not arguments.overhead:
         examples()
 
 

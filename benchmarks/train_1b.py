@@ -112,9 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=16, help="of the model; at least 4 (16)")
     parser.add_argument("--document", action="store_true", help="print the job for `meridian train` and end")
-    asked = parser.parse_args()
-    values = document(asked.layers)
-    if asked.document:
+    arguments = parser.parse_args()
+    values = document(arguments.layers)
+    if arguments.document:
         print(json.dumps(values, indent=1))
         return
     job = parse(TrainJob, values)

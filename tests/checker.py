@@ -144,8 +144,8 @@ def check_choice(facts: _Facts) -> None:
     chosen, scenario, policy = facts.chosen, facts.scenario, facts.scenario["policy"]
     assert facts.places == way_of(chosen["traversal"], facts.stages, chosen["chunks"]), "traversal"
     for field in ("sharing", "chunks", "traversal"):
-        asked = scenario.get(field)
-        assert asked is None or chosen[field] == asked, f"{field}: {chosen[field]}, asked {asked}"
+        choice = scenario.get(field)
+        assert choice is None or chosen[field] == choice, f"{field}: {chosen[field]}, asked {choice}"
     assert not facts.split or max(facts.time("weight", s) for s in range(facts.stages)) > 0, "split"
     if policy in FREE:
         return
@@ -205,9 +205,9 @@ def check_transfers(facts: _Facts) -> None:
                     ("activation", "F", v, v + 1),
                     ("gradient", "B", v + 1, v),
                 ):
-                    made, needed = facts.op[pipe, here, kind, m], facts.op[pipe, there, kind, m]
+                    producer, needed = facts.op[pipe, here, kind, m], facts.op[pipe, there, kind, m]
                     expected.add((pipe, payload, v, m))
-                    _check_crossing(facts, v, facts.crossing.get((pipe, payload, v, m)), made, needed)
+                    _check_crossing(facts, v, facts.crossing.get((pipe, payload, v, m)), producer, needed)
     assert set(facts.crossing) <= expected, "a transfer that crosses nothing"
 
 
@@ -271,8 +271,8 @@ def check_limits(facts: _Facts) -> None:
                 held.append((begin["start"], end))
                 full.append((facts.op.get((pipe, place, "R", m), begin)["start"], end))
         peak = _most(held, eps) / facts.chunks
-        said = facts.output["peak_in_flight"][pipe][stage]
-        assert abs(said - peak) <= CLOSE, f"peak_in_flight {said} at {pipe}, {stage}: {peak}"
+        reported = facts.output["peak_in_flight"][pipe][stage]
+        assert abs(reported - peak) <= CLOSE, f"peak_in_flight {reported} at {pipe}, {stage}: {peak}"
         limit = limits["memory_limit"]
         assert limit is None or peak <= limit + CLOSE, f"memory_limit {limit}: {peak} at {pipe}, {stage}"
         limit = limits["full_limit"]

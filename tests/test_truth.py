@@ -22,7 +22,9 @@ ROUNDING = 1.0
 
 def amounts(text: str) -> list[float]:
     """The numbers of a cell: of a range its ends."""
-    return [float(found) for found in re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))]
+    return [
+        float(number) for number in re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))
+    ]
 
 
 def test_the_plot_is_that_of_the_tables() -> None:

@@ -77,12 +77,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="messages and ops an eighth as long")
     names = [name for name, *_ in _OURS]
     parser.add_argument("--only", nargs="+", choices=["torch", *names], default=["torch", *names])
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if os.geteuid() or not os.path.exists("/dev/net/tun"):
         sys.exit("the testbed needs root and /dev/net/tun")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     try:
-        compare(Case(part=QUICK_PART if asked.quick else 1), asked.only)
+        compare(Case(part=QUICK_PART if arguments.quick else 1), arguments.only)
     except KeyboardInterrupt:
         sys.exit("interrupted")
 
@@ -90,15 +90,17 @@ def main() -> None:
 def compare(case: Case, only: Sequence[str]) -> None:
     """Calibrate, measure each step, and print them as they come."""
     buffer_bytes, rates, lan = calibration()
-    with wan(delay_s=DELAY_S, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=NODES) as made:
-        made.limit_window(buffer_bytes)
+    with wan(delay_s=DELAY_S, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=NODES) as testbed:
+        testbed.limit_window(buffer_bytes)
         print(
             f"\n{case.message_bytes / 1e6:.1f} MB a message, load {_load()}; CPU in cores of {os.cpu_count()}"
         )
         print(_line("", _HEAD), flush=True)
         baseline: tuple[float, float] | None = None
         for step in steps(case, rates[40], lan, only):
-            done = list(measured(made, ranks(), step.build, step.warm_up + step.iterations))[step.warm_up :]
+            done = list(measured(testbed, ranks(), step.build, step.warm_up + step.iterations))[
+                step.warm_up :
+            ]
             seconds = statistics.median(one.seconds for one in done)
             baseline = baseline or (seconds, step.simulated_s)
             print(_row(step, done, seconds, baseline), flush=True)

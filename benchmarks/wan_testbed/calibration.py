@@ -27,16 +27,16 @@ def calibrated() -> int:
 
 def single_rate(delay_ms: int, buffer_bytes: int) -> float:
     """Bytes per second of one plain connection."""
-    with wan(delay_s=delay_ms / 1e3, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as made:
-        made.limit_window(buffer_bytes)
-        return _between(made, 1, _SECONDS)
+    with wan(delay_s=delay_ms / 1e3, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as testbed:
+        testbed.limit_window(buffer_bytes)
+        return _between(testbed, 1, _SECONDS)
 
 
 def lan_rate(buffer_bytes: int) -> float:
     """Bytes per second of one plain connection between nodes of a data centre, which share a kernel."""
-    with wan(delay_s=0.0, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as made:
-        made.limit_window(buffer_bytes)
-        return _between(made, 0, _LAN_SECONDS)
+    with wan(delay_s=0.0, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as testbed:
+        testbed.limit_window(buffer_bytes)
+        return _between(testbed, 0, _LAN_SECONDS)
 
 
 def _between(made: Wan, dc: int, seconds: float) -> float:

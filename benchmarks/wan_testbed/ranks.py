@@ -115,8 +115,8 @@ def _run(
         torch.set_num_threads(1)
         rank = build(me)
         pipe.send(time.monotonic())
-        while (asked := pipe.recv()) is not None:
-            iteration, begin = asked
+        while (order := pipe.recv()) is not None:
+            iteration, begin = order
             sleep_until(begin)
             rank.iterate(iteration)
             pipe.send(time.monotonic())

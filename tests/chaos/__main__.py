@@ -52,22 +52,24 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="each decides faults and times (1)")
     parser.add_argument("--faults", type=int, default=200, help="for each seed (200)")
     parser.add_argument("--minutes", type=float, default=40.0, help="over which those are spread (40)")
-    asked = parser.parse_args()
-    if asked.faults < 1:
-        parser.error(f"--faults {asked.faults}: must be at least 1")
-    if not 0 < asked.minutes < float("inf"):
-        parser.error(f"--minutes {asked.minutes}: must be above 0")
+    arguments = parser.parse_args()
+    if arguments.faults < 1:
+        parser.error(f"--faults {arguments.faults}: must be at least 1")
+    if not 0 < arguments.minutes < float("inf"):
+        parser.error(f"--minutes {arguments.minutes}: must be above 0")
     began = time.monotonic()
     with movable_clocks(CLOCKS) as movable:
         if not movable:
             log("no C compiler: clocks do not jump")
-        played = [one for seed in asked.seeds for one in rounds_of(seed, asked.faults, asked.minutes)]
+        played = [
+            one for seed in arguments.seeds for one in rounds_of(seed, arguments.faults, arguments.minutes)
+        ]
     wrong = wrong_losses(played)
     for line in wrong[:20]:
         log(f"BROKEN: {line}")
     broken = sum(len(one.broken) for one in played) + len(wrong)
     minutes = (time.monotonic() - began) / 60
-    log(f"{asked.faults * len(asked.seeds)} faults in {minutes:.0f} min, {broken} invariants broken")
+    log(f"{arguments.faults * len(arguments.seeds)} faults in {minutes:.0f} min, {broken} invariants broken")
     return 1 if broken else 0
 
 

@@ -74,16 +74,16 @@ def wrong_run(target: Target) -> None:
 
 def replayed_proof(target: Target) -> None:
     """What a member said is said again, word for word."""
-    said: list[bytes] = []
+    sent_bytes: list[bytes] = []
     with target.connected() as connected:
         handshake = Handshake(dial(target.members[2], peer=target.peer))
         while True:
-            said.append(handshake.outgoing())
-            connected.sendall(said[-1])
+            sent_bytes.append(handshake.outgoing())
+            connected.sendall(sent_bytes[-1])
             if handshake.greeting is not None:
                 break
             handshake.feed(connected.recv(handshake.wants))
-    answer = _closed(target, *said)
+    answer = _closed(target, *sent_bytes)
     assert answer[-1:] == b"\x05"
 
 

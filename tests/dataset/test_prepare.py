@@ -118,9 +118,9 @@ def test_bad_lines_are_named_by_file_and_line(tmp_path: Path, monkeypatch: pytes
     source = {"path": str(path), "format": "jsonl"}
     index = prepared(tmp_path, [source], on_bad="skip", longest_bytes=2000)
     assert tokens_of(tmp_path / "out") == [token for text in TEXTS[:20] for token in as_ids(text)]
-    said = [(example.where, example.why) for shard in index.shards for example in shard.examples]
-    assert sum(shard.skipped for shard in index.shards) == len(BAD) == len(said)
-    for number, ((where, why), (_, expected)) in enumerate(zip(said, BAD, strict=True)):
+    examples = [(example.where, example.why) for shard in index.shards for example in shard.examples]
+    assert sum(shard.skipped for shard in index.shards) == len(BAD) == len(examples)
+    for number, ((where, why), (_, expected)) in enumerate(zip(examples, BAD, strict=True)):
         assert where == f"{path}:{2 * number + 2}"
         assert expected in why
     with pytest.raises(InputError, match=rf"sources\[0\]: 'a.jsonl:2': {path}:2 is not JSON.*on_bad: skip"):
@@ -145,10 +145,10 @@ def test_other_bad_files(tmp_path: Path) -> None:
     )
     assert tokens_of(tmp_path / "out") == [*as_ids("a"), *as_ids("c")]
     assert tokens_of(tmp_path / "out", 1) == as_ids("漢" * 700_000), "nothing is left of the file that is cut"
-    said = [f"{example.where}: {example.why}" for shard in index.shards for example in shard.examples]
-    assert "a.parquet: row 2: field 'text' must be text, not NoneType" in said[0]
-    assert "b.parquet: cannot be read" in said[1]
-    assert "a.txt: is not UTF-8 text" in said[2]
+    examples = [f"{example.where}: {example.why}" for shard in index.shards for example in shard.examples]
+    assert "a.parquet: row 2: field 'text' must be text, not NoneType" in examples[0]
+    assert "b.parquet: cannot be read" in examples[1]
+    assert "a.txt: is not UTF-8 text" in examples[2]
 
 
 def test_refused_documents(tmp_path: Path) -> None:

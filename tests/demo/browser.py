@@ -33,8 +33,10 @@ STICKS_OUT = """[...document.querySelectorAll("body *")]
 
 def chromium() -> str | None:
     """Path of a Chromium: what CHROMIUM names, else the first of the usual names on the path."""
-    asked = os.environ.get("CHROMIUM")
-    return next((path for name in ([asked] if asked else NAMES) if (path := shutil.which(name))), None)
+    chosen_path = os.environ.get("CHROMIUM")
+    return next(
+        (path for name in ([chosen_path] if chosen_path else NAMES) if (path := shutil.which(name))), None
+    )
 
 
 @contextmanager
@@ -101,8 +103,8 @@ class Visitor:
 
     def violations(self) -> list[str]:
         """What axe finds of serious and critical weight, each with the first element that it names."""
-        found = Axe().run(self.page).response["violations"]
-        grave = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+        rules = Axe().run(self.page).response["violations"]
+        grave = [rule for rule in rules if rule["impact"] in ("serious", "critical")]
         return [f"{self.page.url} {rule['id']}: {rule['nodes'][0]['html'][:160]}" for rule in grave]
 
     def close(self) -> None:

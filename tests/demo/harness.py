@@ -34,11 +34,11 @@ def environment(var: Path) -> dict[str, str]:
     them import torch where other work goes on.
     """
     ours = ("MERIDIAN_", "DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     started_s = f"{START_S:.0f}"
     crowds = {"MERIDIAN_SOCKETS_PER_PERSON": "600", "MERIDIAN_CONNECTIONS_PER_ADDRESS": "800"}
     changed = {"MERIDIAN_VAR": str(var), "MERIDIAN_START_TIMEOUT_S": started_s, **crowds}
-    return {**kept, **changed, "PYTHONUNBUFFERED": "1"}
+    return {**inherited, **changed, "PYTHONUNBUFFERED": "1"}
 
 
 def wait_for(what: str, probe: Callable[[], Any], seconds: float = LIMIT_S, every: float = 0.2) -> Any:
@@ -121,15 +121,15 @@ class Demo:
 
     def shims(self) -> list[psutil.Process]:
         """What stands between the agents and the hosts of ranks; a child of its agent, if that lives."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 line = process.cmdline()
             except psutil.Error:
                 continue
             if "workers.shim" in line and any(part.startswith(str(self.var)) for part in line):
-                found.append(process)
-        return found
+                processes.append(process)
+        return processes
 
     def pss_mb(self) -> float:
         """Proportional memory of all processes of the product."""
@@ -225,5 +225,5 @@ class Client:
 
 def run_ids(page: str) -> list[str]:
     """Ids of the runs that a page links to, in order."""
-    found = re.findall(r'href="/runs/(\d+)/"', page)
-    return list(dict.fromkeys(found))
+    ids = re.findall(r'href="/runs/(\d+)/"', page)
+    return list(dict.fromkeys(ids))

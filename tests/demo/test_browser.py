@@ -130,11 +130,11 @@ def test_hover_and_keys_tell_of_ops(visitor: Visitor, run_path: str) -> None:
     page.keyboard.press("Space")
     _badge(page, "^Frozen at [0-9,]+$")
     page.keyboard.press("ArrowRight")
-    told = page.locator("[data-timeline] [data-live]")
-    expect(told).to_have_text(re.compile(r"stage \d.*start .*took "))
-    first = told.inner_text()
+    line = page.locator("[data-timeline] [data-live]")
+    expect(line).to_have_text(re.compile(r"stage \d.*start .*took "))
+    first = line.inner_text()
     page.keyboard.press("ArrowRight")
-    expect(told).not_to_have_text(first)
+    expect(line).not_to_have_text(first)
     frozen = _pixels(page)
     page.keyboard.press("w")
     _drawn_anew(page, frozen)
@@ -164,17 +164,17 @@ def test_predicted_mode_draws_and_the_table_has_rows(visitor: Visitor, run_path:
 def test_a_cut_connection_says_so_and_heals(visitor: Visitor, run_path: str) -> None:
     """What came meanwhile is asked for by its seq: no second snapshot is sent."""
     visitor.expected = ("ERR_INTERNET_DISCONNECTED", "ERR_CONNECTION", "WebSocket")
-    said: list[str] = []
-    visitor.page.on("websocket", lambda socket: socket.on("framesent", lambda text: said.append(str(text))))
+    frames: list[str] = []
+    visitor.page.on("websocket", lambda socket: socket.on("framesent", lambda text: frames.append(str(text))))
     visitor.go(run_path)
     _badge(visitor.page, "^Live$")
     visitor.context.set_offline(True)
     _badge(visitor.page, "^Offline, retry")
-    before, asked = visitor.page.locator("[data-run-iteration]").inner_text(), len(said)
+    before, count = visitor.page.locator("[data-run-iteration]").inner_text(), len(frames)
     visitor.context.set_offline(False)
     _badge(visitor.page, "^Live$")
     expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before)
-    assert '"since"' in said[asked]
+    assert '"since"' in frames[count]
 
 
 def _frozen(visitor: Visitor, run_path: str) -> Page:
@@ -213,10 +213,10 @@ def test_a_link_shows_the_same_again(visitor: Visitor, run_path: str) -> None:
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     page.wait_for_url(re.compile("op="))
-    told = page.locator(".tl-tooltip").inner_text()
+    tooltip = page.locator(".tl-tooltip").inner_text()
     other = visitor.context.new_page()
     other.goto(page.url)
-    wait_for("the same tooltip", lambda: other.locator(".tl-tooltip").inner_text() == told, 15)
+    wait_for("the same tooltip", lambda: other.locator(".tl-tooltip").inner_text() == tooltip, 15)
     _badge(other, "^Frozen at 2$")
     other.wait_for_url(re.compile("op="))
     for name in ("By stage", "Measured"):
@@ -243,14 +243,14 @@ def test_bubbles_in_the_shown_range_add_up(visitor: Visitor, run_path: str, oper
     page = _frozen(visitor, run_path)
     expect(page.locator("[data-totals-line]")).to_contain_text("idle in all")
     low, high = (float(x) for x in re.findall(r"(?:from|to)=(-?[\d.]+)", page.url))
-    found = operator.json(run_path + "spans.json?from=0&to=4")
+    answer = operator.json(run_path + "spans.json?from=0&to=4")
     least = operator.json(run_path + "live.json")["predicted"]["iteration_ms"] * 0.004
     low = max(low, 0.0)
     count, unsure, idle = 0, 0, 0.0
     for rank in range(12):
         busy = sorted(
             (code[2], code[3])
-            for batch in found["spans"]
+            for batch in answer["spans"]
             if batch["rank"] == rank
             for code in batch["spans"]
             if code[0] != "T"
@@ -264,9 +264,9 @@ def test_bubbles_in_the_shown_range_add_up(visitor: Visitor, run_path: str, oper
         # So may one at an end of the shown range, which the address has in whole milliseconds.
         unsure += sum(abs(b - low) < 1 or abs(a - high) < 1 for a, b in gaps)
         idle += sum(b - a for a, b in inside)
-    told = page.locator("[data-totals-line]").inner_text().replace(",", "")
-    match = re.search(r": (\d+) on 12 GPUs ([\d.]+) (ms|s) idle", told)  # seconds where the machine is busy
-    assert match, told
+    totals = page.locator("[data-totals-line]").inner_text().replace(",", "")
+    match = re.search(r": (\d+) on 12 GPUs ([\d.]+) (ms|s) idle", totals)  # seconds where the machine is busy
+    assert match, totals
     assert abs(int(match[1]) - count) <= unsure
     shown_ms = float(match[2]) * (1000 if match[3] == "s" else 1)
     assert shown_ms == pytest.approx(idle, abs=2 if match[3] == "ms" else 6)
@@ -320,15 +320,15 @@ def test_gpus_that_come_later_come_into_their_table(visitor: Visitor, run_path: 
     page = visitor.page
     visitor.go(run_path)
     _badge(page, "^Live$")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.evaluate(QUEUED)
     expect(page.locator("#gpu-count")).to_have_text("12")
     expect(page.locator("#stop-gpus")).to_have_text("Its 12 GPUs are freed within seconds.")
     page.get_by_role("tab", name="GPUs").click()
     expect(page.locator("#gpus tbody tr")).to_have_count(12)
     expect(page.locator("#gpus .state", has_text="Running")).to_have_count(12)
-    assert [url.removeprefix(visitor.url) for url in asked].count(run_path) == 1
+    assert [url.removeprefix(visitor.url) for url in urls].count(run_path) == 1
 
 
 QUEUED = """() => {

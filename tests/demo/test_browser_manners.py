@@ -149,10 +149,10 @@ def test_pointing_at_a_data_centre_shows_its_links_alone(visitor: Visitor) -> No
 
 def shown(page: Page) -> list[tuple[str, str]]:
     """(machine time, what is written) of the times in the list of runs."""
-    found: Any = page.locator("time[data-when='second cell']").evaluate_all(
+    times: Any = page.locator("time[data-when='second cell']").evaluate_all(
         "all => all.map(t => [t.dateTime, t.textContent])"
     )
-    return [(machine, text) for machine, text in found]
+    return [(machine, text) for machine, text in times]
 
 
 def in_zone(machine: str, zone: str) -> str:

@@ -43,12 +43,12 @@ def _state(client: Client, run: str) -> dict[str, Any]:
 
 def _ranks_heard(client: Client, run: str) -> set[int]:
     """The ranks whose spans come over the run's socket, until it has all twelve."""
-    heard: set[int] = set()
+    ranks: set[int] = set()
     with client.socket(f"/ws/runs/{run}/") as socket:
-        while len(heard) < 12:
+        while len(ranks) < 12:
             message = json.loads(socket.recv(timeout=LIMIT_S))
-            heard |= {batch["rank"] for batch in message.get("spans", []) if batch["spans"]}
-    return heard
+            ranks |= {batch["rank"] for batch in message.get("spans", []) if batch["spans"]}
+    return ranks
 
 
 def _stop_lasted_s(demo: Demo, client: Client, run: str) -> float:
@@ -58,10 +58,10 @@ def _stop_lasted_s(demo: Demo, client: Client, run: str) -> float:
     lines = admin.get(f"/audit/export.jsonl?object_type=run&object_id={run}").splitlines()
     rows = [json.loads(line) for line in lines]
     # By the test, not by the filter: the verbs that it knows may be a minute old.
-    (asked,) = (datetime.fromisoformat(row["at"]) for row in rows if row["verb"] == "cancel")
+    (asked_at,) = (datetime.fromisoformat(row["at"]) for row in rows if row["verb"] == "cancel")
     state = _state(client, run)
     assert state["status"] == "cancelled", state
-    return float(state["finished_at"] - asked.timestamp())
+    return float(state["finished_at"] - asked_at.timestamp())
 
 
 def test_nobody_sees_a_page_without_login(demo: Demo) -> None:
@@ -121,8 +121,8 @@ def test_stop_plan_launch_and_watch(demo: Demo, operator: Client) -> None:
     launched = re.search(r"/runs/(\d+)/", operator.last_url)
     assert launched
     assert launched[1] != first
-    heard = _ranks_heard(operator, launched[1])
-    assert heard == set(range(12)), _state(operator, launched[1])
+    ranks = _ranks_heard(operator, launched[1])
+    assert ranks == set(range(12)), _state(operator, launched[1])
     done = wait_for(
         "the launched run to finish",
         lambda: (state := _state(operator, launched[1]))["finished_at"] and state,

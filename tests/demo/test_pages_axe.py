@@ -54,39 +54,39 @@ def browser() -> Iterator[Browser]:
 
 def linked(page: str) -> list[str]:
     """Addresses on this site that a page links to, without their queries, in order."""
-    found = re.findall(r'<a\b[^>]*\bhref="(/[^"#]*)"', page)
-    return list(dict.fromkeys(urlsplit(path).path for path in found))
+    addresses = re.findall(r'<a\b[^>]*\bhref="(/[^"#]*)"', page)
+    return list(dict.fromkeys(urlsplit(path).path for path in addresses))
 
 
 def kinds(client: Client) -> dict[str, str]:
     """URL name → one address of it, of all pages that links lead to."""
-    found, ahead = {"login": "/login/"}, deque(["/"])
+    page_of_kind, ahead = {"login": "/login/"}, deque(["/"])
     while ahead:
         path = ahead.popleft()
         try:
             name = resolve(path).view_name
         except Resolver404:
             continue
-        if name in found:
+        if name in page_of_kind:
             continue
-        found[name] = path
+        page_of_kind[name] = path
         try:
             page = client.get(path)
         except HTTPError:  # it answers to POST alone
             page = ""
         if "<html" not in page[:400]:
-            del found[name]
+            del page_of_kind[name]
             continue
         ahead += linked(page)
-    return found
+    return page_of_kind
 
 
 def violations(visitor: Visitor, width: int, theme: str) -> list[str]:
     """What axe finds of serious and critical weight on the page as it stands."""
-    found = Axe().run(visitor.page, options={"resultTypes": ["violations"]}).response["violations"]
+    rules = Axe().run(visitor.page, options={"resultTypes": ["violations"]}).response["violations"]
     return [
         f"{visitor.page.url} {width} {theme}: {rule['id']}: {rule['nodes'][0]['html'][:160]}"
-        for rule in found
+        for rule in rules
         if rule["impact"] in ("serious", "critical")
     ]
 

@@ -114,7 +114,7 @@ def test_an_iteration_has_the_prediction_that_held_in_it(
         for i, n in enumerate(since)
     ]
     light = [{k: v for k, v in plan.items() if k != "spans"} for plan in plans]
-    told = data.draw(st.integers(1, len(plans)), label="in the snapshot")
+    count = data.draw(st.integers(1, len(plans)), label="in the snapshot")
     body = """
         const { TimelineModel } = await load('timeline/model.js');
         const model = new TimelineModel();
@@ -123,9 +123,9 @@ def test_an_iteration_has_the_prediction_that_held_in_it(
         for (let n = v.told; n < v.plans.length; n++) model.setPredicted(v.plans[n], v.light.slice(0, n));
         const held = model.predictionAt(v.at), again = model.predictions.map((one) => one.ops[0].end[0]);
         return { ms: held.ms, ends: held.ops[0].end[0], now: model.predictedMs, all: again };"""
-    found = js(page, body, {"plans": plans, "light": light, "told": told, "at": at})
+    answer = js(page, body, {"plans": plans, "light": light, "told": count, "at": at})
     own = max(i for i, n in enumerate(since) if n <= at)
-    assert found == {
+    assert answer == {
         "ms": 100 + own,
         "ends": 10 + own,
         "now": 99 + len(plans),
@@ -161,12 +161,12 @@ def test_bubbles_are_the_times_without_ops(page: Page, lanes: Any, low: int, len
         const { bubblesIn } = await load('timeline/gaps.js');
         return model.lanes.map((_, i) => bubblesIn({ model, mode: 'both' }, i, v.low, v.high));"""
     )
-    found = js(page, body, {"lanes": lanes, "low": low, "high": high})
-    for ops, told in zip(lanes, found, strict=True):
+    answers = js(page, body, {"lanes": lanes, "low": low, "high": high})
+    for ops, answer in zip(lanes, answers, strict=True):
         count, ms = bubbles(ops, low, high)
-        assert told["count"] == count
-        assert told["ms"] == pytest.approx(ms, abs=1e-6)
-        assert told["known"] == pytest.approx(high - low, abs=1e-6)
+        assert answer["count"] == count
+        assert answer["ms"] == pytest.approx(ms, abs=1e-6)
+        assert answer["known"] == pytest.approx(high - low, abs=1e-6)
 
 
 @QUICK
@@ -181,12 +181,12 @@ def test_coverage_is_the_share_of_time_that_was_busy(page: Page, lanes: Any, fir
         coverage.shares(out, v.steps, v.first, 100 / v.steps);
         return [...out];"""
     )
-    found = js(page, body, {"lanes": lanes, "first": first, "steps": steps})
+    shares = js(page, body, {"lanes": lanes, "first": first, "steps": steps})
     ops = [op for lane in lanes for op in lane]
     high = first + 100
     busy = sum(max(0.0, min(end, high) - max(start, first)) for start, end in ops) / len(lanes)
     # A bin is about 1 ms: what the ends of the range cut through is known to one bin each.
-    assert sum(found) / steps * 100 == pytest.approx(busy, abs=2.1)
+    assert sum(shares) / steps * 100 == pytest.approx(busy, abs=2.1)
 
 
 @QUICK
@@ -298,11 +298,11 @@ def test_a_range_that_is_gone_says_so_and_offers_the_nearest(
         page,
         "<section><p data-tl-gone hidden><span></span> <button hidden></button></p></section>",
     )
-    found = js(elsewhere, GONE, whole)
+    answer = js(elsewhere, GONE, whole)
     if says is None:
-        assert found is None
+        assert answer is None
         return
-    text, moved = found
+    text, moved = answer
     assert " ".join(text.split()) == says
     offered = whole["nearest"]
     assert moved == ([[offered["from"], offered["to"]]] if offered else [])
@@ -370,8 +370,8 @@ def test_a_clock_time_is_right_on_the_day_the_clocks_change(
     if wanted.timestamp() > now.timestamp():
         wanted -= timedelta(days=1)
     body = "return (await load('timeline/goto.js')).parsePlace(v.text, { epoch: v.epoch, until: 0 });"
-    found = js(elsewhere, body, {"text": text, "epoch": now.timestamp() * 1e3})
-    assert found["time"] / 1e3 + now.timestamp() == wanted.timestamp()
+    answer = js(elsewhere, body, {"text": text, "epoch": now.timestamp() * 1e3})
+    assert answer["time"] / 1e3 + now.timestamp() == wanted.timestamp()
 
 
 def test_marks_are_told_at_the_readers_clock(page: Page, elsewhere: Page) -> None:
@@ -403,9 +403,9 @@ def test_drawings_and_forms_get_the_readers_zone(page: Page, elsewhere: Page) ->
         const text = name => document.querySelector(name).textContent;
         return [text('svg text'), text('svg title'), document.querySelector('input').value];"""
     written = ["2026-03-02 05:00 GMT+5:30", "2026-03-02 05:00:00 GMT+5:30: 5 ms"]
-    found = js(elsewhere, body, None)
-    assert found[:2] == written
-    assert found[2] in ("Asia/Kolkata", "Asia/Calcutta")
+    answer = js(elsewhere, body, None)
+    assert answer[:2] == written
+    assert answer[2] in ("Asia/Kolkata", "Asia/Calcutta")
 
 
 def test_g_and_a_letter_go_to_a_page(page: Page, elsewhere: Page) -> None:
@@ -443,9 +443,9 @@ return { before, missing, after: asked, filled };
 
 def test_ranks_without_a_row_let_the_table_be_asked_for(page: Page, elsewhere: Page) -> None:
     write(elsewhere, page, '<section id="gpus"></section>')
-    found = js(elsewhere, RANKS, None)
-    assert found["filled"] == ["Running line 0", "Running line 1"]
-    assert (found["before"], found["missing"], found["after"]) == (0, 1, 1)
+    answer = js(elsewhere, RANKS, None)
+    assert answer["filled"] == ["Running line 0", "Running line 1"]
+    assert (answer["before"], answer["missing"], answer["after"]) == (0, 1, 1)
 
 
 SERVER = """

@@ -54,14 +54,14 @@ class Watcher:
                 time.sleep(0.5)
 
     def _listen(self, socket: ClientConnection) -> None:
-        heard = False
+        answered = False
         while not self._stop.is_set():
             try:
                 message = json.loads(socket.recv(timeout=1))
             except TimeoutError:
                 continue
-            if not heard:
-                heard, self.connected = True, self.connected + 1
+            if not answered:
+                answered, self.connected = True, self.connected + 1
             if message["type"] == "snapshot":
                 self._take(message)
             elif message["type"] == "events":

@@ -102,20 +102,20 @@ def family_of(demo: Demo, process: psutil.Process) -> str:
 
 def process_of(demo: Demo, name: str) -> psutil.Process:
     """The process of the site's part `name`: web, control, beat or ingest."""
-    found = [process for process in demo.tree() if family_of(demo, process) == name and lives(process)]
-    if not found:
+    processes = [process for process in demo.tree() if family_of(demo, process) == name and lives(process)]
+    if not processes:
         raise AssertionError(f"no process of {name}")
-    return found[0]
+    return processes[0]
 
 
 def killed(demo: Demo, name: str) -> None:
     """Kill -9 the part `name` of the site, and wait until the supervisor has said so and started it again."""
     old = process_of(demo, name)
-    said = len(demo.lines)
+    line_count = len(demo.lines)
     old.kill()
     wait_for(
         f"the supervisor's line about {name}",
-        lambda: any(f"{name} died with signal SIGKILL" in line for line in demo.lines[said:]),
+        lambda: any(f"{name} died with signal SIGKILL" in line for line in demo.lines[line_count:]),
         30,
     )
     wait_for(f"{name} again", lambda: _started_again(demo, name, old.pid), 60)
@@ -157,7 +157,7 @@ def lives(process: psutil.Process) -> bool:
 
 def left_of(demo: Demo, *, kill: bool = False) -> list[str]:
     """Processes anywhere on the machine that belong to this demo's folder, by environment or command line."""
-    found = []
+    lines = []
     for process in psutil.process_iter():
         try:
             line = process.cmdline()
@@ -165,12 +165,12 @@ def left_of(demo: Demo, *, kill: bool = False) -> list[str]:
                 continue
             ours = process.environ().get("MERIDIAN_VAR") == str(demo.var) or str(demo.var) in " ".join(line)
             if ours and process.pid != psutil.Process().pid:
-                found.append(f"{process.pid} {' '.join(line)[:120]}")
+                lines.append(f"{process.pid} {' '.join(line)[:120]}")
                 if kill:
                     process.kill()
         except psutil.Error:
             continue
-    return found
+    return lines
 
 
 def state_of(client: Client, run: str) -> dict[str, Any]:
@@ -237,18 +237,18 @@ def incomplete(
         " from live_iterationstat where run_id = %s group by iteration order by iteration",
         int(run),
     )
-    found = {row[0]: row for row in rows}
-    newest = max((n for n, row in found.items() if row[2] and row[3] == ranks), default=0)
+    row_of = {row[0]: row for row in rows}
+    newest = max((n for n, row in row_of.items() if row[2] and row[3] == ranks), default=0)
     spans = query(
         demo,
         "select iteration, count(*), count(distinct rank) from live_spanbatch"
         " where run_id = %s group by iteration",
         int(run),
     )
-    lost = _lost({n: row[4] for n, row in found.items() if row[4] is not None}, emptied)
+    lost = _lost({n: row[4] for n, row in row_of.items() if row[4] is not None}, emptied)
     wrong: list[tuple[Any, ...]] = []
     for iteration in sorted(set(range(newest)) - lost):
-        row = found.get(iteration)
+        row = row_of.get(iteration)
         if row is None or row[1] != 1 or not row[2] or row[3] != ranks:
             wrong.append(("iteration", iteration, row))
     oldest = min((n for n, _, _ in spans), default=0)  # older spans are forgotten on purpose

@@ -39,10 +39,10 @@ def disk() -> Iterator[Path]:
 
 def readiness(client: Client) -> dict[str, Any]:
     try:
-        found = client.get("/readyz")
+        answer_text = client.get("/readyz")
     except urllib.error.HTTPError as answer:
-        found = answer.read().decode()
-    checks: dict[str, Any] = json.loads(found)["checks"]
+        answer_text = answer.read().decode()
+    checks: dict[str, Any] = json.loads(answer_text)["checks"]
     return checks
 
 
@@ -72,8 +72,8 @@ def test_a_disk_that_fills_while_a_run_trains(disk: Path) -> None:
         wait_for("the run", lambda: progress(client, run) > 0, 60)
         trains_on(client, run)
         complete(demo, run, seconds=120)
-        kept = query(demo, "select iteration, loss from live_iterationstat where loss is not null")
-        assert set(acknowledged) <= set(kept)
+        rows_after = query(demo, "select iteration, loss from live_iterationstat where loss is not null")
+        assert set(acknowledged) <= set(rows_after)
         trained = query(
             demo,
             "select count(*) from live_iterationstat where run_id = %s and start between %s and %s",

@@ -46,19 +46,19 @@ def key_of_a_tenancy(demo: Demo) -> str:
     (dc,) = query(
         demo, "select dc_id from live_prefillcoordinator where state = 'open' order by dc_id limit 1"
     )[0]
-    asked = {"name": "search", "purpose": "tests", "model": "llama-tiny", "datacenters": [dc]}
+    fields = {"name": "search", "purpose": "tests", "model": "llama-tiny", "datacenters": [dc]}
     sizes = {"typical_prompt": 64, "asked_longest_prompt": 512, "asked_ttft_ms": 20_000}
-    page = tenant.post("/tenancies/new/", {**form, **asked, **sizes})
-    made = re.search(r"/tenancies/(\d+)/$", tenant.last_url)
-    assert made, page
-    review = f"/tenancies/{made[1]}/review/"
+    page = tenant.post("/tenancies/new/", {**form, **fields, **sizes})
+    tenancy = re.search(r"/tenancies/(\d+)/$", tenant.last_url)
+    assert tenancy, page
+    review = f"/tenancies/{tenancy[1]}/review/"
     limits = filled_in(admin.get(review)) | {"price": "1.5", "datacenters": dc, "decision": "approve"}
     page = admin.post(review, limits)
-    assert admin.last_url.endswith(f"/tenancies/{made[1]}/"), page
-    page = tenant.post("/keys/new/", {"tenancy": made[1], "name": "laptop"})
-    found = re.search(r"mrd-[\w-]{43}", page)
-    assert found, page
-    return found[0]
+    assert admin.last_url.endswith(f"/tenancies/{tenancy[1]}/"), page
+    page = tenant.post("/keys/new/", {"tenancy": tenancy[1], "name": "laptop"})
+    key = re.search(r"mrd-[\w-]{43}", page)
+    assert key, page
+    return key[0]
 
 
 def test_bubbles_are_sold_while_the_run_trains(demo: Demo) -> None:
@@ -89,8 +89,8 @@ def test_bubbles_are_sold_while_the_run_trains(demo: Demo) -> None:
     usage = query(demo, "select outcome from prefill_usageevent order by id")
     assert [outcome for (outcome,) in usage if outcome == "delivered"] == ["delivered"] * 2
     assert "llama-tiny" in client.get("/prefill/live/")
-    said = "select count(*) from live_prefillsecond where run_id = %s and delivered > 0"
-    wait_for("a report of prefill", lambda: query(demo, said, int(run))[0][0] > 0, 30)
+    reports = "select count(*) from live_prefillsecond where run_id = %s and delivered > 0"
+    wait_for("a report of prefill", lambda: query(demo, reports, int(run))[0][0] > 0, 30)
     client.post(f"/runs/{run}/cancel/")
     assert ended(client, run, 60)["status"] == "cancelled"
     assert not [path for path in demo.var.rglob("*") if path.is_file() and b"7f3a." in path.read_bytes()]

@@ -17,14 +17,14 @@ WINDOWS_S = ((120, 600), (600, 1080))
 
 
 def _pss_by_family(demo: Demo) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
+    pss_mb: dict[str, float] = defaultdict(float)
     for process in demo.tree():
         name = family_of(demo, process)
         try:
-            found[name] += process.memory_full_info().pss / 1e6
+            pss_mb[name] += process.memory_full_info().pss / 1e6
         except psutil.Error:
             continue
-    return found
+    return pss_mb
 
 
 def _growth(samples: dict[float, dict[str, float]], name: str | None = None) -> tuple[float, float]:
@@ -38,8 +38,8 @@ def _growth(samples: dict[float, dict[str, float]], name: str | None = None) -> 
     ]
     from scipy.stats import theilslopes  # here: its import takes seconds of every test process
 
-    found = theilslopes(values_mb, [seconds / 60 for seconds in samples])
-    return float(found.slope), float(found.low_slope)
+    fit = theilslopes(values_mb, [seconds / 60 for seconds in samples])
+    return float(fit.slope), float(fit.low_slope)
 
 
 def _sampled(demo: Demo, started: float, window_s: tuple[int, int]) -> dict[float, dict[str, float]]:
@@ -55,8 +55,8 @@ def _sampled(demo: Demo, started: float, window_s: tuple[int, int]) -> dict[floa
 def _told(samples: dict[float, dict[str, float]]) -> list[str]:
     first, *_, last = samples.values()
     growth, at_least = _growth(samples)
-    told = f"PSS {sum(first.values()):.0f} -> {sum(last.values()):.0f} MB"
-    total = f"{told}, {growth:+.2f} MB/min (at least {at_least:+.2f})"
+    change = f"PSS {sum(first.values()):.0f} -> {sum(last.values()):.0f} MB"
+    total = f"{change}, {growth:+.2f} MB/min (at least {at_least:+.2f})"
     rows = [
         f"  {name:10} {first[name]:7.1f} -> {last.get(name, 0):7.1f} MB {_growth(samples, name)[0]:+.3f}"
         for name in sorted(first)
@@ -72,10 +72,10 @@ def test_ten_minutes_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
         client = operator_of(demo)
         run = first_run(demo, client, iteration=1, seconds=180)
         trains_after_s = time.monotonic() - started
-        told: list[str] = []
+        lines: list[str] = []
         for window_s in WINDOWS_S:
             samples = _sampled(demo, started, window_s)
-            told += _told(samples)
+            lines += _told(samples)
             if _growth(samples)[0] < MOST_MB_PER_MINUTE:
                 break
         losses = [
@@ -91,12 +91,12 @@ def test_ten_minutes_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
         status, alive = demo.interrupt()
         with capsys.disabled():
             print(f"\ntrains after {trains_after_s:.1f} s; {len(losses)} iterations; ")
-            print("\n".join(told))
+            print("\n".join(lines))
             print(f"loss {losses[0]:.3f} -> {losses[200]:.3f} after 200 steps; exit status {status}")
         assert state["status"] == "running", state
         assert losses[200] <= 0.7 * losses[0]
         # The figure stands in docs/bars.md; this fails where growth past the bar is beyond its noise.
-        assert _growth(samples)[1] < MOST_MB_PER_MINUTE, told
+        assert _growth(samples)[1] < MOST_MB_PER_MINUTE, lines
         assert status in (0, 130)
         assert not alive
         wait_for("no process of the demo", lambda: not left_of(demo), 10)

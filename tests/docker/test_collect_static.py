@@ -18,8 +18,8 @@ IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"']*["'](\.[^"']+)["']""", re.M
 
 def imports_of(file: Path) -> list[str]:
     """What a module imports, relative to static/."""
-    found = IMPORT.findall(file.read_text())
-    return [os.path.relpath(file.parent / target, ROOT / "static") for target in found]
+    targets = IMPORT.findall(file.read_text())
+    return [os.path.relpath(file.parent / target, ROOT / "static") for target in targets]
 
 
 def test_our_modules_import_each_other_in_no_circle() -> None:
@@ -77,7 +77,7 @@ def test_imports_between_our_modules_lead_to_hashed_files(collected: Path) -> No
         if not name.startswith("js/") or not name.endswith(".js"):
             continue
         for target in IMPORT.findall((collected / file).read_text()):
-            found = Path(os.path.normpath(Path(file).parent / target)).as_posix()
-            assert found in hashed, f"{name} imports {target}"
+            file_name = Path(os.path.normpath(Path(file).parent / target)).as_posix()
+            assert file_name in hashed, f"{name} imports {target}"
             imports += 1
     assert imports > 10

@@ -28,9 +28,9 @@ FINAL = [stage for stage in STAGES if stage.name in ("site", "node")]
 
 
 def compose(name: str) -> dict[str, Any]:
-    found = yaml.safe_load((DOCKER / name).read_text())
-    assert isinstance(found, dict)
-    return found
+    document = yaml.safe_load((DOCKER / name).read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def of(stage: Stage, word: str) -> list[Instruction]:
@@ -177,17 +177,17 @@ def test_secrets_come_from_files_that_the_script_makes(tmp_path: Path) -> None:
     assert not given_as_file & set(environment)
     script = ["sh", str(DOCKER / "secrets.sh"), str(tmp_path / "secrets")]
     subprocess.run(script, check=True, timeout=20)
-    made = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
-    assert set(made) == set(whole["secrets"])
-    assert len(made["secret_key"]) >= 50
-    assert len(set(made["secret_key"])) >= 5
-    assert given({"DATABASE_URL": made["database_url"], "VALKEY_URL": made["valkey_url"]})
-    assert made["postgres_password"] in made["database_url"]
-    assert made["valkey_password"] in made["valkey_url"]
+    files = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    assert set(files) == set(whole["secrets"])
+    assert len(files["secret_key"]) >= 50
+    assert len(set(files["secret_key"])) >= 5
+    assert given({"DATABASE_URL": files["database_url"], "VALKEY_URL": files["valkey_url"]})
+    assert files["postgres_password"] in files["database_url"]
+    assert files["valkey_password"] in files["valkey_url"]
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "secrets").iterdir()} == {0o444}
     subprocess.run(script, check=True, timeout=20)
-    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == made
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == files
 
 
 def test_nothing_is_published_to_the_world_by_default() -> None:

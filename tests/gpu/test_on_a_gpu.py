@@ -51,11 +51,11 @@ def test_an_op_sees_the_message_that_was_loaded_before_it(device: CudaDevice) ->
 
 
 def test_a_fetch_returns_what_the_ops_made(device: CudaDevice) -> None:
-    made = torch.ones(COPIED_BYTES // 4, device=device.name)
+    tensor = torch.ones(COPIED_BYTES // 4, device=device.name)
     for _ in range(4):
-        made.mul_(2.0)
+        tensor.mul_(2.0)
     device.reach(device.now())
-    assert bool(device.copy_out(made).eq(16.0).all())
+    assert bool(device.copy_out(tensor).eq(16.0).all())
 
 
 @pytest.mark.usefixtures("device")

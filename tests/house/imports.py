@@ -29,13 +29,13 @@ class Known:
 @cache
 def sources() -> dict[str, Path]:
     """Every module of ours by its dotted name, migrations left out."""
-    found = {}
+    path_of = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             if "migrations" not in parts:
-                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+                path_of[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return path_of
 
 
 @cache
@@ -78,5 +78,5 @@ def _module(target: str) -> str | None:
 def circles() -> tuple[tuple[str, ...], ...]:
     """The modules of every circle: each of them reaches all the others by what it knows."""
     graph: nx.DiGraph = nx.DiGraph((known.importer, known.module) for known in all_known())
-    found = (tuple(sorted(part)) for part in nx.strongly_connected_components(graph) if len(part) > 1)
-    return tuple(sorted(found))
+    components = (tuple(sorted(part)) for part in nx.strongly_connected_components(graph) if len(part) > 1)
+    return tuple(sorted(components))

@@ -28,8 +28,8 @@ TAG = re.compile(r"""\{%\s*(?:url|include|extends)\s+["']([^"']+)["']""")
 
 def later_names() -> list[str]:
     """`file → app`, for every app later than the file's own that the file names."""
-    found = {f"{name} → {app}" for name, room, app in _all() if number_of(app, SITE) > number_of(room, SITE)}
-    return sorted(found)
+    pairs = {f"{name} → {app}" for name, room, app in _all() if number_of(app, SITE) > number_of(room, SITE)}
+    return sorted(pairs)
 
 
 def _all() -> Iterator[tuple[str, str, str]]:

@@ -81,9 +81,11 @@ def test_a_gpu_type_is_an_entry(copy: Path) -> None:
     )
     file = copy / "engine/data/gpus/gpus.json"
     file.write_text(file.read_text(encoding="utf-8").replace("{", "{\n" + entry, 1), encoding="utf-8")
-    said = run(copy, "-c", "from engine.cluster.gpus import catalogue, gpu; print(gpu('mine'), *catalogue())")
-    assert "label='Mine'" in said
-    assert "mine" in said.split()
+    output = run(
+        copy, "-c", "from engine.cluster.gpus import catalogue, gpu; print(gpu('mine'), *catalogue())"
+    )
+    assert "label='Mine'" in output
+    assert "mine" in output.split()
 
 
 def test_a_page_is_a_view_a_template_and_a_line(copy: Path) -> None:
@@ -124,6 +126,6 @@ def test_a_kind_of_event_is_a_class_in_the_file_of_its_group(copy: Path) -> None
     source = file.read_text(encoding="utf-8")
     assert source.count("TrainingEvent = Rank |") == 1
     file.write_text(source.replace("TrainingEvent = Rank |", KIND), encoding="utf-8")
-    said = run(copy, "-", given=SEND)
-    assert '"kind":"mine"' in said
-    assert "Mine happened." in said
+    output = run(copy, "-", given=SEND)
+    assert '"kind":"mine"' in output
+    assert "Mine happened." in output

@@ -16,5 +16,5 @@ def test_no_template_address_or_task_names_a_later_app() -> None:
 
 
 def test_modules_know_each_other_in_no_circle() -> None:
-    found = [" ".join(circle) for circle in circles()]
-    assert not found, "\n".join(found)
+    lines = [" ".join(circle) for circle in circles()]
+    assert not lines, "\n".join(lines)

@@ -37,7 +37,7 @@ def test_no_script_repeats_them(path: Path) -> None:
 
 def test_no_event_is_made_by_hand() -> None:
     """A dict with the kind of an event and what only an event has is an event that no class checks."""
-    made = []
+    places = []
     for path in CODE:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Dict):
@@ -48,5 +48,5 @@ def test_no_event_is_made_by_hand() -> None:
                 }
                 kind = named.get("kind")
                 if isinstance(kind, ast.Constant) and kind.value in KINDS and {"t", "rank"} & named.keys():
-                    made.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert not made
+                    places.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not places

@@ -49,8 +49,8 @@ def served_site(var: Path, **environment: str) -> Iterator[ServedSite]:
     Without a DATABASE_URL the database is away; the broker is that of the tests.
     """
     site = ServedSite(port=free_port(), var=var)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LEAVES_OUT)}
-    with _environment({**kept, "DATABASE_URL": NO_DATABASE, **environment}):
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(LEAVES_OUT)}
+    with _environment({**inherited, "DATABASE_URL": NO_DATABASE, **environment}):
         (web,) = [one for one in site_services(site.port, var) if one.name == "web"]
     with (var / "web.log").open("ab") as log:
         process = subprocess.Popen(web.argv, cwd=ROOT, env=web.env, stdout=log, stderr=log)

@@ -49,12 +49,12 @@ def world(transactional_db: Any) -> Any:
 @pytest.fixture
 def clients(world: Any) -> Iterator[list[redis.Redis]]:
     """The broker as the attacker east-1 and its neighbour mid-1 reach it, each with its own password."""
-    made = []
+    connections = []
     for node in world.nodes[:2]:
         environment = services.enrol_node(world.users["admin"], node)
-        made.append(redis.Redis.from_url(environment["MERIDIAN_BROKER_URL"]))
-    yield made
-    for client in made:
+        connections.append(redis.Redis.from_url(environment["MERIDIAN_BROKER_URL"]))
+    yield connections
+    for client in connections:
         client.close()
 
 

@@ -58,8 +58,8 @@ def test_a_node_may_not_run_a_script_that_an_administrator_has_loaded(
 def test_no_category_of_commands_is_given_whole(broker: redis.Redis, node: redis.Redis) -> None:
     """What a newer server adds to a category must not come to nodes by itself."""
     rights = broker.acl_getuser("node-a")
-    said = " ".join([*rights["commands"], *(str(selector) for selector in rights["selectors"])])
-    assert "+@" not in said
+    words = " ".join([*rights["commands"], *(str(selector) for selector in rights["selectors"])])
+    assert "+@" not in words
     assert not {"~*", "&*"} & set(rights["keys"] + rights["channels"])
 
 

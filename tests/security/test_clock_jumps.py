@@ -64,13 +64,13 @@ def hear(world: Any, run: Run, *, but: int = 0) -> None:
 @pytest.fixture
 def run(world: Any) -> Run:
     """A run that trains, on nodes that are heard."""
-    made: Run = world.launch()
+    launch: Run = world.launch()
     world.hear()
     started = timezone.now() - timedelta(minutes=10)
-    made.ranks.update(state="running", state_since=started, dispatched_at=started)
-    Run.objects.filter(pk=made.pk).update(status=Status.RUNNING, status_since=started, started_at=started)
-    hear(world, made)
-    return made
+    launch.ranks.update(state="running", state_since=started, dispatched_at=started)
+    Run.objects.filter(pk=launch.pk).update(status=Status.RUNNING, status_since=started, started_at=started)
+    hear(world, launch)
+    return launch
 
 
 def look(run: Run) -> Run:
@@ -155,11 +155,11 @@ def test_a_clock_that_is_set_back_does_not_stop_the_beat(
 @pytest.fixture
 def starting(world: Any) -> Run:
     """A run whose nodes were told to start their ranks, and have not answered yet."""
-    made: Run = world.launch()
+    launch: Run = world.launch()
     world.hear()
     liveness.beat()
-    assert look(made).status == Status.STARTING
-    return made
+    assert look(launch).status == Status.STARTING
+    return launch
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
@@ -179,12 +179,12 @@ def test_nodes_are_told_again_and_a_start_ends_in_time_after_a_jump(
 ) -> None:
     jump(step)
     liveness.beat()
-    told: list[str] = []
+    nodes: list[str] = []
     jump(timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S + 1))
     liveness.beat(anew=True)
     hear(world, starting)
-    reconcile(lambda node, *_: told.append(node))
-    assert set(told) == {node.name for node in world.nodes}
+    reconcile(lambda node, *_: nodes.append(node))
+    assert set(nodes) == {node.name for node in world.nodes}
     for _ in range(int(settings.START_TIMEOUT_S / 4) + 2):
         jump(timedelta(seconds=4))
         liveness.beat()

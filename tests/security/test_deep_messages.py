@@ -68,8 +68,8 @@ async def test_a_socket_ignores_what_it_cannot_read() -> None:
     await browser.send_input({"type": "websocket.connect"})
     assert (await browser.receive_output(LIMIT_S))["type"] == "websocket.accept"
     assert json.loads((await browser.receive_output(LIMIT_S))["text"])["type"] == "snapshot"
-    for said in ({"text": DEEP}, {"bytes": b"\x00"}, {"text": ""}, {"text": "1" * 5_000}, {"text": "[]"}):
-        await browser.send_input({"type": "websocket.receive", **said})
+    for message in ({"text": DEEP}, {"bytes": b"\x00"}, {"text": ""}, {"text": "1" * 5_000}, {"text": "[]"}):
+        await browser.send_input({"type": "websocket.receive", **message})
     await browser.send_input({"type": "websocket.receive", "text": '{"type": "resync"}'})
     assert json.loads((await browser.receive_output(LIMIT_S))["text"])["type"] == "snapshot"
     await browser.send_input({"type": "websocket.disconnect", "code": 1000})

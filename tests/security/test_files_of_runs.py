@@ -201,13 +201,13 @@ def test_each_field_is_held_to_it(var: Path, access: FileAccess, field: str) -> 
 
 def test_a_refusal_does_not_tell_what_there_is(var: Path, access: FileAccess) -> None:
     (var / "link").symlink_to("/etc")
-    said = set()
+    messages = set()
     outside = ("/etc", "/etc/passwd", "/etc/no-such-file", "/root/x")
     for where in (*outside, f"{var}/link/passwd", f"{var}/link/no"):
         with pytest.raises(InputError) as error:
             access.opened(saving_to(where))
-        said.add(error.value.allowed)
-    assert len(said) == 1
+        messages.add(error.value.allowed)
+    assert len(messages) == 1
 
 
 def test_the_owner_of_a_machine_opens_folders_and_closes_stores(tmp_path: Path, var: Path) -> None:
@@ -257,8 +257,8 @@ def test_a_site_cannot_open_a_machines_folders(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("MERIDIAN_NODE_ROOTS=/srv\n")
     write_environment(tmp_path, {**ENVIRONMENT, "MERIDIAN_NODE_GPUS": "4"})
-    kept = read_environment(env_file(tmp_path, "a"))
-    assert (kept["MERIDIAN_NODE_ROOTS"], kept["MERIDIAN_NODE_GPUS"]) == ("/srv", "4")
+    environment = read_environment(env_file(tmp_path, "a"))
+    assert (environment["MERIDIAN_NODE_ROOTS"], environment["MERIDIAN_NODE_GPUS"]) == ("/srv", "4")
 
 
 def test_all_that_meridian_keeps_in_its_folder_is_closed_to_runs() -> None:

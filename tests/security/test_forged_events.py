@@ -56,11 +56,11 @@ def run(world: Any) -> Run:
     """A run of which two iterations are known."""
     from tests.site.world import make_node
 
-    made = placed(world)
+    placed_run = placed(world)
     make_node(world.dcs[0], STRANGER, gpus=2)
-    take_in_or_refuse(_read(events(made, 2)), set())
-    made.refresh_from_db()
-    return made
+    take_in_or_refuse(_read(events(placed_run, 2)), set())
+    placed_run.refresh_from_db()
+    return placed_run
 
 
 def _read(items: Any) -> list[Any]:
@@ -85,7 +85,7 @@ def _example(run: Run, kind: str, **fields: Any) -> dict[str, Any]:
 def _said_by_others(run: Run, node: str) -> Any:
     """All rows of the run but what `node` may say of its own ranks."""
     own = {rank for rank, name in enumerate(NODES) if name == node}
-    told = Run.objects.values("status", "desired_state", "iteration", "epoch", "cuts", "predicted", "result")
+    runs = Run.objects.values("status", "desired_state", "iteration", "epoch", "cuts", "predicted", "result")
     stats = []
     for stat in IterationStat.objects.filter(run=run, iteration__lt=2).order_by("iteration"):
         others = [
@@ -99,8 +99,8 @@ def _said_by_others(run: Run, node: str) -> Any:
         RunCheckpoint.objects.filter(run=run),
         RunEvent.objects.filter(run=run),
     ]
-    lists = [serializers.serialize("json", found.order_by("pk")) for found in rows]
-    return told.get(pk=run.pk), stats, lists
+    lists = [serializers.serialize("json", query.order_by("pk")) for query in rows]
+    return runs.get(pk=run.pk), stats, lists
 
 
 def _forged(document: dict[str, Any]) -> Iterator[dict[str, Any]]:

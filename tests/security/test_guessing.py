@@ -101,13 +101,13 @@ def test_wrong_keys_are_limited(settings: Any) -> None:
 
 def tries(site: ServedSite, addresses: list[str]) -> list[int]:
     """What the join address answers to bodies that are no JSON, each sent with an X-Forwarded-For."""
-    found = []
+    codes = []
     with httpx.Client(timeout=LIMIT_S) as client:
         for address in addresses:
             headers = {"X-Forwarded-For": address, "X-Forwarded-Proto": "https"}
             answer = client.post(f"{site.url}/api/v1/nodes/join/", content=b"{", headers=headers)
-            found.append(answer.status_code)
-    return found
+            codes.append(answer.status_code)
+    return codes
 
 
 def over_https(site: ServedSite) -> int:

@@ -125,21 +125,21 @@ def test_a_large_body_within_the_cap_is_not_spooled(patient: ServedSite) -> None
 
 def _open_files(folder: Path) -> set[str]:
     """Files under `folder` that some process has open: a spooled file has no name in it."""
-    found = set()
+    targets = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             target = os.readlink(link)
         except OSError:
             continue
         if target.startswith(str(folder)):
-            found.add(target)
-    return found
+            targets.add(target)
+    return targets
 
 
 def test_an_address_has_so_many_connections(patient: ServedSite) -> None:
     held = [patient.connect(HALF_HEAD) for _ in range(10)]
     get = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    answer = until(lambda: (found := answer_of(patient.connect(get))).status == 429 and found, every_s=0.1)
+    answer = until(lambda: (reply := answer_of(patient.connect(get))).status == 429 and reply, every_s=0.1)
     assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("5", "close")
     assert answer_of(patient.connect(get.replace(b"healthz", b"v1/models"))).status == 429
     with pytest.raises(InvalidStatus) as refused:
@@ -167,7 +167,7 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 def test_the_site_has_so_many_connections_in_all(full: ServedSite) -> None:
     held = [full.connect(HALF_HEAD) for _ in range(30)]
-    answer = until(lambda: (found := answer_of(full.connect(GET))).status == 503 and found, every_s=0.1)
+    answer = until(lambda: (reply := answer_of(full.connect(GET))).status == 503 and reply, every_s=0.1)
     assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("5", "close")
     assert b"as many connections as it can hold" in answer.body  # type: ignore[attr-defined]
     more = [full.connect(HALF_HEAD) for _ in range(40)]

@@ -123,21 +123,21 @@ def test_a_frame_that_comes_again_changes_nothing() -> None:
 
 def test_a_whole_conversation_said_again_is_refused() -> None:
     """Its proof answers another challenge."""
-    said: list[bytes] = []
+    sent_bytes: list[bytes] = []
     here = endpoint(0)
     with closing(here):
         with socket.create_connection(here.address) as raw:
             me = Identity(rank=1, run="run", generation=0, secret=b"s3cret")
             handshake = Handshake(dial(me, peer=0, index=0, count=1))
             while True:
-                said.append(handshake.outgoing())
-                raw.sendall(said[-1])
+                sent_bytes.append(handshake.outgoing())
+                raw.sendall(sent_bytes[-1])
                 if handshake.greeting is not None:
                     break
                 handshake.feed(raw.recv(handshake.wants))
         with socket.create_connection(here.address) as replay:
             replay.settimeout(LIMIT_S)
-            replay.sendall(b"".join(said) + _chunk(1))
+            replay.sendall(b"".join(sent_bytes) + _chunk(1))
             answer = b""
             try:
                 while data := replay.recv(4096):

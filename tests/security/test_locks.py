@@ -67,10 +67,10 @@ def test_all_that_is_installed_is_checked_by_hash_but_torch_and_the_project() ->
 def wheel(folder: Path) -> str:
     """Make the wheel of a package `tiny` 1.0. Its SHA-256."""
     path = folder / "tiny-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        made.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
-        made.writestr("tiny-1.0.dist-info/RECORD", "")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

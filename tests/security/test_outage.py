@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
 def test_everything_says_so_without_a_traceback(site: ServedSite) -> None:
     page = {"headers": SESSION}
     prompt = {"headers": KEY, "json": {"model": "a", "prompt": "b"}}
-    asked = {
+    requests = {
         "page": ("GET", "/plans/", page),
         "models": ("GET", "/v1/models", {"headers": KEY}),
         "completions": ("POST", "/v1/completions", prompt),
@@ -43,12 +43,12 @@ def test_everything_says_so_without_a_traceback(site: ServedSite) -> None:
     }
 
     def ask(what: str) -> httpx.Response:
-        method, path, more = asked[what]
+        method, path, more = requests[what]
         return httpx.request(method, site.url + path, timeout=LIMIT_S, **more)  # type: ignore[arg-type]
 
-    with ThreadPoolExecutor(len(asked) + 1) as pool:
+    with ThreadPoolExecutor(len(requests) + 1) as pool:
         socket = pool.submit(_handshake, site)
-        answers = dict(zip(asked, pool.map(ask, asked), strict=True))
+        answers = dict(zip(requests, pool.map(ask, requests), strict=True))
     assert answers.pop("alive").status_code == 200
     for what, answer in answers.items():
         assert answer.status_code == 503, (what, answer.text)
@@ -132,10 +132,10 @@ def test_nobody_waits_for_a_pool_that_cannot_connect(clock: Clock) -> None:
 
 
 def test_a_server_that_is_away_is_asked_once_for_all(clock: Clock) -> None:
-    asked = []
+    timeouts = []
 
     def connect(**params: Any) -> None:
-        asked.append(params["connect_timeout"])
+        timeouts.append(params["connect_timeout"])
         raise psycopg.OperationalError("no answer")
 
     def request(_: int) -> None:
@@ -144,7 +144,7 @@ def test_a_server_that_is_away_is_asked_once_for_all(clock: Clock) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(request, range(40)))
-    assert asked == [base.CONNECT_S]
+    assert timeouts == [base.CONNECT_S]
     clock.now += base.KNOWN_S
     request(0)
-    assert asked == [base.CONNECT_S] * 2
+    assert timeouts == [base.CONNECT_S] * 2

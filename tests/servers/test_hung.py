@@ -46,10 +46,10 @@ def test_a_broker_that_hangs_is_named_ended_and_started_again_with_its_data(
     first = valkey.child.pid
     valkey.child.send_signal(signal.SIGSTOP)
     supervisor.watch(until=lambda: "valkey runs again" in out.getvalue())
-    said = [line.partition("| ")[2] for line in out.getvalue().splitlines()]
-    assert said[0].startswith("valkey has not answered for")
-    assert said[1].endswith("it is ended and started again")
-    assert said[2].startswith("valkey died with signal SIGKILL")
+    lines = [line.partition("| ")[2] for line in out.getvalue().splitlines()]
+    assert lines[0].startswith("valkey has not answered for")
+    assert lines[1].endswith("it is ended and started again")
+    assert lines[2].startswith("valkey died with signal SIGKILL")
     assert valkey.child.pid != first
     with redis.Redis.from_url(valkey.url) as client:
         assert client.get("kept") == b"1"

@@ -35,8 +35,8 @@ def one(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", SECRET)
 def test_a_secret_comes_from_its_file_and_the_file_is_not_handed_on(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text("of value\n")
-    found = with_files_read({f"{name}_FILE": str(tmp_path / "secret"), "HOME": "/"})
-    assert found == {name: "of value", "HOME": "/"}
+    environment = with_files_read({f"{name}_FILE": str(tmp_path / "secret"), "HOME": "/"})
+    assert environment == {name: "of value", "HOME": "/"}
 
 
 def test_a_file_that_cannot_be_used_is_named_and_its_content_never(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_the_probe_asks_for_a_host_that_the_site_answers_to(
     answering: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MERIDIAN_PORT", str(answering.server_port))
-    for hosts, asked in (
+    for hosts, host in (
         ("a.example,b.example", "a.example"),
         (".example.org", "www.example.org"),
         ("*", "127.0.0.1"),
     ):
         monkeypatch.setenv("MERIDIAN_HOSTS", hosts)
         assert probe.main([]) == 0
-        assert answering.hosts[-1] == asked
+        assert answering.hosts[-1] == host
     answering.status = 503
     assert probe.main(["web"]) == 1
     assert "503" in capsys.readouterr().out

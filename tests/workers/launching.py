@@ -24,9 +24,9 @@ JOB = {
 
 def spec(run: str = "r1", generation: int = 1, node: str = "a", **changes: object) -> LaunchSpec:
     """A two-rank run, all of it on `node`."""
-    made = single_machine(parse(TrainJob, JOB), run=run, log_dir="/elsewhere")
-    ranks = tuple(dataclasses.replace(rank, node=node) for rank in made.ranks)
-    return dataclasses.replace(made, generation=generation, ranks=ranks, **changes)  # type: ignore[arg-type]
+    whole = single_machine(parse(TrainJob, JOB), run=run, log_dir="/elsewhere")
+    ranks = tuple(dataclasses.replace(rank, node=node) for rank in whole.ranks)
+    return dataclasses.replace(whole, generation=generation, ranks=ranks, **changes)  # type: ignore[arg-type]
 
 
 class FakeGroup:
@@ -54,8 +54,8 @@ class FakeGroup:
         self._end.set()
 
     def _say(self, kind: str, rank: int, **fields: object) -> None:
-        said = event(kind, rank=rank, t=time.time(), **fields)
-        self.on_event(said.of(self.spec.run, self.spec.generation, self.spec.start))
+        message = event(kind, rank=rank, t=time.time(), **fields)
+        self.on_event(message.of(self.spec.run, self.spec.generation, self.spec.start))
 
     def _work(self) -> None:
         for state in ("starting", "ready", "running"):

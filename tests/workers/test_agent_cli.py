@@ -155,18 +155,18 @@ def levels(lines: Any) -> dict[str, str]:
 
 def test_the_doctor_finds_what_is_wrong_with_a_node(site: Site, tmp_path: Path) -> None:
     write_environment(tmp_path, ENVIRONMENT)
-    found = examine(tmp_path, None, site.url)
-    assert levels(found)["broker"] == "fail"
-    assert levels(found)["python"] == levels(found)["address"] == levels(found)["ports"] == "ok"
-    assert levels(found)["site"] == "fail"
-    assert all(line.todo for line in found if line.level != "ok"), "it says what to do"
-    assert "The database is away" in text_of(found)
+    checks = examine(tmp_path, None, site.url)
+    assert levels(checks)["broker"] == "fail"
+    assert levels(checks)["python"] == levels(checks)["address"] == levels(checks)["ports"] == "ok"
+    assert levels(checks)["site"] == "fail"
+    assert all(line.todo for line in checks if line.level != "ok"), "it says what to do"
+    assert "The database is away" in text_of(checks)
     write_environment(tmp_path, ENVIRONMENT | {"MERIDIAN_NODE_HOST": "192.0.2.1"})
     assert levels(examine(tmp_path, "fresh", None))["address"] == "fail"
 
 
 def test_the_doctor_tells_a_script(tmp_path: Path) -> None:
     done = meridian(tmp_path, "doctor", "--json")
-    told = json.loads(done.stdout)
-    assert told["ok"] is (done.returncode == 0)
-    assert {"check", "level", "found", "todo"} == set(told["checks"][0])
+    report = json.loads(done.stdout)
+    assert report["ok"] is (done.returncode == 0)
+    assert {"check", "level", "found", "todo"} == set(report["checks"][0])

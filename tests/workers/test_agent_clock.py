@@ -36,9 +36,9 @@ def test_the_truth_is_within_half_the_shortest_round_trip(
     behind: float, delays: list[tuple[float, float]]
 ) -> None:
     broker = Broker(behind, delays)
-    found = measure(broker, broker.clock, rounds=len(delays))
-    assert found.rtt_s == pytest.approx(min(there + back for there, back in delays), abs=1e-5)
-    assert abs(found.offset_s - behind) <= found.rtt_s / 2 + 1e-5
+    offset = measure(broker, broker.clock, rounds=len(delays))
+    assert offset.rtt_s == pytest.approx(min(there + back for there, back in delays), abs=1e-5)
+    assert abs(offset.offset_s - behind) <= offset.rtt_s / 2 + 1e-5
 
 
 class Away:

@@ -37,7 +37,7 @@ def environment(broker: EmbeddedServers, tmp_path: Path) -> dict[str, str]:
     with redis.Redis.from_url(broker.servers[0].url) as admin:
         set_node_user(admin, "a", hashlib.sha256(b"pw").hexdigest())
         admin.set("node:a:site", json.dumps({"version": __version__}))
-    made = {
+    variables = {
         "MERIDIAN_NODE": "a",
         "MERIDIAN_BROKER_URL": f"redis://node-a:pw@127.0.0.1:{broker.servers[0].port}/0",
         "MERIDIAN_NODE_GPUS": "2",
@@ -45,8 +45,8 @@ def environment(broker: EmbeddedServers, tmp_path: Path) -> dict[str, str]:
         "MERIDIAN_NODE_HOST": "127.0.0.1",
         "MERIDIAN_NODE_PORTS": "23100-23109",
     }
-    write_environment(tmp_path, made)
-    return made
+    write_environment(tmp_path, variables)
+    return variables
 
 
 def level(folder: Path, check: str) -> Any:
@@ -54,9 +54,9 @@ def level(folder: Path, check: str) -> Any:
 
 
 def test_a_sound_node_is_told_so(environment: dict[str, str], tmp_path: Path) -> None:
-    found = {line.check: line for line in examine(tmp_path, "a", None)}
+    lines = {line.check: line for line in examine(tmp_path, "a", None)}
     for check in ("broker", "broker rights", "version", "clock", "ports", "devices"):
-        assert found[check].level == "ok", found[check]
+        assert lines[check].level == "ok", lines[check]
 
 
 def test_rights_that_are_too_wide_or_too_narrow_fail(
@@ -131,9 +131,9 @@ def test_the_parts_of_a_site_that_are_not_well_are_named(tmp_path: Path) -> None
         "database": {"ok": True, "detail": "answers", "since": "2026-01-01T00:00:00Z"},
         "reconciler": {"ok": False, "detail": "silent for 40 s", "since": "2026-01-01T00:00:00Z"},
     }
-    found = told_of(tmp_path, UNREADY + json.dumps({"ok": False, "checks": checks}).encode())
-    assert (found.level, found.todo) == ("fail", "broker: does not answer; reconciler: silent for 40 s")
-    assert found.found.endswith("/readyz: status 503")
+    line = told_of(tmp_path, UNREADY + json.dumps({"ok": False, "checks": checks}).encode())
+    assert (line.level, line.todo) == ("fail", "broker: does not answer; reconciler: silent for 40 s")
+    assert line.found.endswith("/readyz: status 503")
     well = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"ok": True, "checks": {}}).encode()
     assert told_of(tmp_path, well).level == "ok"
 
@@ -142,11 +142,11 @@ def test_the_parts_of_a_site_that_are_not_well_are_named(tmp_path: Path) -> None
     "body", [b"", b"<html>", b"\xff", b"[]", b"{}", b'{"checks": [1]}', b'{"checks": {"broker": "x"}}']
 )
 def test_what_answers_in_the_place_of_a_site_may_say_anything(tmp_path: Path, body: bytes) -> None:
-    found = told_of(tmp_path, UNREADY + body)
-    assert (found.level, found.todo) == ("fail", "see the site's log")
+    line = told_of(tmp_path, UNREADY + body)
+    assert (line.level, line.todo) == ("fail", "see the site's log")
 
 
 def test_what_speaks_no_http_is_no_site(tmp_path: Path) -> None:
-    found = told_of(tmp_path, b"SSH-2.0-OpenSSH\r\n")
-    assert found.level == "fail"
-    assert "does not answer" in found.found
+    line = told_of(tmp_path, b"SSH-2.0-OpenSSH\r\n")
+    assert line.level == "fail"
+    assert "does not answer" in line.found

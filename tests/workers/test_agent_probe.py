@@ -35,13 +35,13 @@ def peer(port: int, host: str = "127.0.0.1") -> PeerAddress:
 
 
 def test_a_listening_node_is_measured(listener: Listener) -> None:
-    found = ask(peer(listener.port), SECRET.encode(), 1.0)
-    assert found.ok, found
-    assert found.rtt_ms is not None
-    assert found.offset_ms is not None
-    assert found.rtt_ms > 0
+    result = ask(peer(listener.port), SECRET.encode(), 1.0)
+    assert result.ok, result
+    assert result.rtt_ms is not None
+    assert result.offset_ms is not None
+    assert result.rtt_ms > 0
     # One clock on both sides: the estimate is off by at most its round trip.
-    assert abs(found.offset_ms) <= found.rtt_ms * ASKED
+    assert abs(result.offset_ms) <= result.rtt_ms * ASKED
 
 
 def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None:
@@ -49,17 +49,17 @@ def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None
         stranger.sendall(b"x" * 200)
         with contextlib.suppress(ConnectionResetError):  # closed with our question unread: as good
             assert stranger.recv(8) == b""
-    found = ask(peer(listener.port), b"y" * 32, 0.3)
-    assert not found.ok
-    assert "another program listens there" in found.error
+    result = ask(peer(listener.port), b"y" * 32, 0.3)
+    assert not result.ok
+    assert "another program listens there" in result.error
 
 
 def test_nobody_listening_is_said_and_waited_for_only_so_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    found = ask(peer(port), SECRET.encode(), 0.3)
-    assert (found.ok, found.rtt_ms) == (False, None)
-    assert found.error == f"127.0.0.1:{port}: refused: no process listens there"
+    result = ask(peer(port), SECRET.encode(), 0.3)
+    assert (result.ok, result.rtt_ms) == (False, None)
+    assert result.error == f"127.0.0.1:{port}: refused: no process listens there"
     assert not ask(peer(port, "no-such-host.invalid"), SECRET.encode(), 0.3).ok
 
 
@@ -70,10 +70,10 @@ def test_agents_that_are_asked_one_after_the_other_find_each_other() -> None:
     for name, other in (("a", "b"), ("b", "a")):
         peers = [{"node": other, "host": "127.0.0.1", "port": ports[other]}]
         probers[name].start("p1", SECRET, ports[name], peers, LONGEST_LISTEN_S)
-    found = [events.get(timeout=LIMIT_S) for _ in range(2)]
-    assert {event.probe for event in found} == {"p1"}
-    assert {event.results[0].node for event in found} == {"a", "b"}
-    assert all(event.results[0].ok for event in found), found
+    results = [events.get(timeout=LIMIT_S) for _ in range(2)]
+    assert {event.probe for event in results} == {"p1"}
+    assert {event.results[0].node for event in results} == {"a", "b"}
+    assert all(event.results[0].ok for event in results), results
     assert probers["a"].start("p1", SECRET, ports["a"], [], 1.0) == "known already"
 
 
@@ -82,8 +82,8 @@ def test_a_port_in_use_keeps_a_node_from_listening_not_from_asking(listener: Lis
     prober = Prober(host="127.0.0.1", publish=events.put)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         peers = [{"node": "b", "host": "127.0.0.1", "port": listener.port}]
-        said = prober.start("p2", SECRET, taken.getsockname()[1], peers, 1.0)
-    assert "cannot listen" in said
+        message = prober.start("p2", SECRET, taken.getsockname()[1], peers, 1.0)
+    assert "cannot listen" in message
     assert events.get(timeout=LIMIT_S).results[0].ok
 
 

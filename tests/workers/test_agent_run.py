@@ -69,8 +69,8 @@ def agent(broker: EmbeddedServers, client: redis.Redis) -> Iterator[subprocess.P
 
 
 def events(client: redis.Redis, kind: str) -> list[dict]:
-    found = [json.loads(fields["e"]) for _, fields in client.xrange("node:a:events")]
-    return [event for event in found if event["kind"] == kind]
+    rows = [json.loads(fields["e"]) for _, fields in client.xrange("node:a:events")]
+    return [event for event in rows if event["kind"] == kind]
 
 
 def keeps_on_disk(broker: EmbeddedServers) -> bool:

@@ -22,9 +22,9 @@ def connection(url: str):
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
 def test_a_url_of_tls_is_tls_and_checks_the_certificate(scheme: str) -> None:
-    made = connection(f"{scheme}://node-a:pw@broker.example:6379/0")
-    assert made.ssl == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
-    assert (made.hostname, made.port, made.userid) == ("broker.example", 6379, "node-a")
+    client = connection(f"{scheme}://node-a:pw@broker.example:6379/0")
+    assert client.ssl == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+    assert (client.hostname, client.port, client.userid) == ("broker.example", 6379, "node-a")
 
 
 def test_a_plain_url_is_plain() -> None:

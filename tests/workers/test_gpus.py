@@ -75,32 +75,32 @@ def test_a_driver_that_comes_later_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_other_devices_report_the_memory_of_their_processes() -> None:
     no_such = 2**22 + 1  # beyond what Linux gives
-    [found] = process_memory([(3, os.getpid()), (1, no_such)])
-    assert found.gpu == 3
-    assert found.memory_bytes is not None
-    assert found.memory_bytes > 1_000_000
-    assert (found.utilization, found.memory_total_bytes, found.power_w) == (None, None, None)
+    [sample] = process_memory([(3, os.getpid()), (1, no_such)])
+    assert sample.gpu == 3
+    assert sample.memory_bytes is not None
+    assert sample.memory_bytes > 1_000_000
+    assert (sample.utilization, sample.memory_total_bytes, sample.power_w) == (None, None, None)
 
 
 def test_what_is_there_is_reported_and_once_that_it_is_gone() -> None:
-    said: list[BaseEvent] = []
+    reports: list[BaseEvent] = []
     now: list[GpuFigures] = []
-    watch = GpuWatch(lambda: list(now), said.append)
+    watch = GpuWatch(lambda: list(now), reports.append)
     watch.report()
-    assert said == []
+    assert reports == []
     now.append(GpuFigures(gpu=0, memory_bytes=5))
     watch.report()
     now.clear()
     watch.report()
     watch.report()
-    assert [event.gpus for event in said if isinstance(event, Gpus)] == [
+    assert [event.gpus for event in reports if isinstance(event, Gpus)] == [
         (GpuFigures(gpu=0, memory_bytes=5),),
         (),
     ]
 
 
 def test_what_cannot_be_read_once_is_read_again() -> None:
-    said: list[BaseEvent] = []
+    reports: list[BaseEvent] = []
     calls: list[int] = []
     done = threading.Event()
 
@@ -111,14 +111,14 @@ def test_what_cannot_be_read_once_is_read_again() -> None:
         return [GpuFigures(gpu=0)]
 
     def publish(event: BaseEvent) -> None:
-        said.append(event)
+        reports.append(event)
         done.set()
 
     watch = GpuWatch(read, publish, period_s=0.001)
     watch.start()
     assert done.wait(LIMIT_S)
     watch.stop()
-    assert isinstance(said[0], Gpus)
+    assert isinstance(reports[0], Gpus)
 
 
 def test_the_supervisor_knows_the_process_of_each_gpu(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_the_supervisor_knows_the_process_of_each_gpu(tmp_path: Path) -> None:
     until(lambda: any(event.kind == "rank" and event.state == "running" for event in events))
     assert ranks.processes() == []  # the stand-ins have no processes
     for rank in order.local:
-        said = Rank(rank=rank, state=RankState.RUNNING, pid=os.getpid(), t=1.0)
-        ranks._on_event(said.of(order.run, order.generation, 1))
+        message = Rank(rank=rank, state=RankState.RUNNING, pid=os.getpid(), t=1.0)
+        ranks._on_event(message.of(order.run, order.generation, 1))
     assert ranks.processes() == [(each.gpu, os.getpid()) for each in order.ranks if each.rank in order.local]
     ranks.stop(order.run, order.generation, 1.0)
     until(lambda: ranks.processes() == [])

@@ -35,21 +35,21 @@ def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: flo
         ends[0].start("t", listen_secret, peer=None, **shared)
     ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared)
     assert ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared) == "known already"
-    found = events.get(timeout=2 * LIMIT_S)
+    result = events.get(timeout=2 * LIMIT_S)
     # A listener that nobody comes to waits on, and logs: not in the next test, or after the last one.
     for thread in threading.enumerate():
         if thread.name == "link-rates":
             thread.join(2 * LIMIT_S)
             assert not thread.is_alive()
-    return found
+    return result
 
 
 def test_an_emulated_link_is_measured() -> None:
     """What it has to be is shown below: here a machine that is busy has its part in it."""
-    found = trial()
-    assert found.error == ""
-    assert found.rtt_ms >= 40, "nothing arrives before it is due"
-    rates = {rate.connections: rate.gbps for rate in found.rates}
+    result = trial()
+    assert result.error == ""
+    assert result.rtt_ms >= 40, "nothing arrives before it is due"
+    rates = {rate.connections: rate.gbps for rate in result.rates}
     assert [*rates] == [1, 2, 4, 8][: len(rates)]
     assert len(rates) >= 2
     assert all(rate > 0 for rate in rates.values())
@@ -79,19 +79,19 @@ def test_it_ends_where_more_connections_give_no_more(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(link_rates, "Endpoint", Wire)
     monkeypatch.setattr(link_rates, "_ping", lambda _wire, number, _s: [0.04, 0.04, 0.7][number % 3])
     monkeypatch.setattr(link_rates, "_blast", blast)
-    found = link_rates.measure(
+    result = link_rates.measure(
         "h", ("h", 1), secret=SECRET, trial="t", counts=[1, 2, 4, 8, 16], shape=shape, seconds=1, patience_s=1
     )
-    assert found.rtt_ms == pytest.approx(40)
-    assert [rate.connections for rate in found.rates] == [1, 2, 4, 8]
-    assert [rate.gbps for rate in found.rates] == pytest.approx([0.02, 0.04, 0.05, 0.05])
+    assert result.rtt_ms == pytest.approx(40)
+    assert [rate.connections for rate in result.rates] == [1, 2, 4, 8]
+    assert [rate.gbps for rate in result.rates] == pytest.approx([0.02, 0.04, 0.05, 0.05])
     assert {(s.one_way_delay_s, s.window_bytes) for s in shapes} == {(0.02, 100_000)}
 
 
 def test_nobody_listens() -> None:
-    found = trial(listener=False, patience_s=1.0)
-    assert "cannot reach" in found.error
-    assert found.rates == ()
+    result = trial(listener=False, patience_s=1.0)
+    assert "cannot reach" in result.error
+    assert result.rates == ()
 
 
 def test_another_secret_is_refused() -> None:

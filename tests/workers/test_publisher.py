@@ -122,10 +122,10 @@ def test_what_could_not_be_sent_before_the_end_is_sent_by_the_next_life(
 
 
 def test_stop_waits_for_a_broker_that_hangs_as_long_as_it_is_told(tmp_path: Path) -> None:
-    asked, answers = threading.Event(), threading.Event()
+    called, answers = threading.Event(), threading.Event()
 
     def hangs() -> redis.Redis:
-        asked.set()
+        called.set()
         answers.wait(LIMIT_S)
         raise redis.ConnectionError("gone")
 
@@ -133,7 +133,7 @@ def test_stop_waits_for_a_broker_that_hangs_as_long_as_it_is_told(tmp_path: Path
     sender = Publisher(hangs, stream="node:a:events", node="a", spool=spool)
     sender.start()
     sender.put(event("boundary", iteration=0))
-    assert asked.wait(LIMIT_S)
+    assert called.wait(LIMIT_S)
     sender.put(event("boundary", iteration=1))
     sender.stop(0.05)
     assert sender._thread.is_alive(), "it hangs still"

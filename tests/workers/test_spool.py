@@ -44,9 +44,9 @@ def test_everything_comes_out_once_and_in_order(steps: list) -> None:
             else:
                 # A restart may repeat what one segment of each queue still holds, and never loses.
                 spool = Spool(Path(folder), 10**6, segment_bytes=100)
-                found = spool.peek(10**6)
-                assert [text for text in found if text in expected] == expected
-                expected = found
+                lines = spool.peek(10**6)
+                assert [text for text in lines if text in expected] == expected
+                expected = lines
             assert len(spool) == len(expected)
         assert spool.dropped == 0
 
@@ -55,12 +55,12 @@ def test_past_its_bound_the_oldest_spans_go_and_are_counted_and_nothing_vital(tm
     spool = Spool(tmp_path, limit_bytes=8_000, segment_bytes=1_000)
     for number in range(0, 2000, 2):
         spool.append([(number, b"vital")], [(number + 1, b"span" * 10)])
-    kept = spool.peek(10**6)
-    assert kept.count(b"vital") == 1000
-    spans = kept.count(b"span" * 10)
+    lines = spool.peek(10**6)
+    assert lines.count(b"vital") == 1000
+    spans = lines.count(b"span" * 10)
     assert 0 < spans < 300
     assert spool.dropped == 1000 - spans
-    assert kept[-1] == b"span" * 10  # the newest are the ones that stay
+    assert lines[-1] == b"span" * 10  # the newest are the ones that stay
 
 
 def test_what_is_dropped_between_peek_and_advance_is_not_forgotten_twice(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_a_full_disk_refuses_the_whole_and_leaves_no_half_lines() -> None:
         queue = SegmentQueue(Path(folder), None)
         queue.append([(1, b"one")])
         (segment,) = Path(folder).glob("*.jsonl")
-        kept = segment.read_bytes()
+        content = segment.read_bytes()
         segment.unlink()
         segment.symlink_to(full)
         with pytest.raises(OSError, match="No space"):
             queue.append([(2, b"two")])
         segment.unlink()
-        segment.write_bytes(kept)
+        segment.write_bytes(content)
         queue.append([(3, b"three")])
         assert queue.peek(10) == [(1, b"one"), (3, b"three")]
