@@ -259,10 +259,16 @@ def _most(intervals: list[tuple[float, float]], eps: float) -> int:
 
 
 def check_limits(facts: _Facts) -> None:
-    """memory_limit, full_limit, and the reported peak of microbatches in flight; a chunk counts 1/chunks."""
+    """memory_limit, full_limit, and the reported peak of microbatches in flight; a chunk counts 1/chunks.
+
+    A limit is one number, or one per stage.
+    """
     eps = facts.tolerance
     limits = {name: facts.scenario.get(name) for name in ("memory_limit", "full_limit")}
     for pipe, stage in facts.gpu:
+        held_limit, full_limit = (
+            limit[stage] if isinstance(limit, list) else limit for limit in limits.values()
+        )
         held, full = [], []
         for place, (at, _) in enumerate(facts.places):
             for m in range(facts.micro) if at == stage else ():
@@ -273,12 +279,11 @@ def check_limits(facts: _Facts) -> None:
         peak = _most(held, eps) / facts.chunks
         reported = facts.output["peak_in_flight"][pipe][stage]
         assert abs(reported - peak) <= CLOSE, f"peak_in_flight {reported} at {pipe}, {stage}: {peak}"
-        limit = limits["memory_limit"]
-        assert limit is None or peak <= limit + CLOSE, f"memory_limit {limit}: {peak} at {pipe}, {stage}"
-        limit = limits["full_limit"]
-        if limit is not None and facts.time("recompute", stage) > 0:
+        within = held_limit is None or peak <= held_limit + CLOSE
+        assert within, f"memory_limit {held_limit}: {peak} at {pipe}, {stage}"
+        if full_limit is not None and facts.time("recompute", stage) > 0:
             peak = _most(full, eps) / facts.chunks
-            assert peak <= limit + CLOSE, f"full_limit {limit}: {peak} at {pipe}, {stage}"
+            assert peak <= full_limit + CLOSE, f"full_limit {full_limit}: {peak} at {pipe}, {stage}"
 
 
 def check_recompute_rule(facts: _Facts) -> None:

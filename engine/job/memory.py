@@ -58,8 +58,9 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
     """
     if wants_search(job):
         counts, _ = _by_chunk(job, straight(job.cell.stages))
-        most = min(job.pipeline_strategy.memory_limit or job.cell.microbatches, job.cell.microbatches)
-        return [_needed(stage, one, one.total_bytes(most), most) for stage, one in enumerate(counts)]
+        limits = job.pass_scenario.limits("memory_limit").tolist()
+        stages = enumerate(zip(counts, limits, strict=True))
+        return [_needed(stage, one, one.total_bytes(most), most) for stage, (one, most) in stages]
     schedule = schedule_of(job)
     counts, chunks = _by_chunk(job, schedule.traversal)
     peak = np.asarray(time_schedule(job.scenario, schedule).peak_in_flight()).max(axis=0)

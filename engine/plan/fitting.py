@@ -18,7 +18,7 @@ from engine.plan.result import MemoryUse
 from engine.plan.stages import Stages
 from engine.schedule import OpKind, Schedule
 from engine.schedule.ir import NO_OP
-from engine.schedule.scenario import Scenario
+from engine.schedule.scenario import LIMITS, Scenario
 
 B = TypeVar("B")
 
@@ -45,16 +45,21 @@ def fitting(
     if not over:
         return built, False
     best: B | None = None
-    low, high = 1, (scenario.memory_limit or scenario.microbatches) - 1
+    low, high = 1, int(scenario.limits("memory_limit").max()) - 1
     while low <= high:
         limit = (low + high) // 2
-        full = limit if scenario.full_limit is None else min(limit, scenario.full_limit)
-        lower = build(scenario.model_copy(update={"memory_limit": limit, "full_limit": full}))
+        lower = build(_capped(scenario, limit))
         if not isinstance(lower, Infeasible) and fits(stages, gpus, schedule_of(lower)):
             best, low = lower, limit + 1
         else:
             high = limit - 1
     return Infeasible(reason=_too_much(scenario, gpus, over)) if best is None else (best, True)
+
+
+def _capped(scenario: Scenario, most: int) -> Scenario:
+    """`scenario` with no limit of a stage above `most`."""
+    limits = {name: np.minimum(scenario.limits(name), most).tolist() for name in LIMITS}
+    return scenario.model_copy(update=limits)
 
 
 def _over(stages: Stages, gpus: tuple[Gpu, ...], schedule: Schedule) -> dict[int, MemoryUse]:

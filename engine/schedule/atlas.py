@@ -7,7 +7,7 @@ without overlapping another of the cell. Rule 4: backward first. Recomputes when
 """
 
 from engine.schedule.greedy import Greedy
-from engine.schedule.rules import Rules, in_flight_limits
+from engine.schedule.rules import Rules
 from engine.schedule.scenario import Scenario
 
 
@@ -17,7 +17,7 @@ def rules(scenario: Scenario) -> Rules:
         recompute=scenario.recompute_rule or "idle",
         sharing=scenario.sharing or "temporal",
         contention=scenario.contention or "rank",
-        in_flight=in_flight_limits(scenario),
+        in_flight=scenario.limits("memory_limit"),
         hold_for_link=True,
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.schedule.grid import order_grid
 from engine.schedule.ir import Op, OpKind, Schedule, Transfer
-from engine.schedule.scenario import Scenario
+from engine.schedule.scenario import LIMITS, Scenario
 from engine.schedule.traversal import WITHIN_STAGE
 
 
@@ -47,7 +47,10 @@ def _op_fault(scenario: Scenario, schedule: Schedule) -> str | None:
         order = schedule.order(pipeline, stage)
         for at, fault in _faults(order, schedule, split, bool(recomputes[stage])):
             return _marked(schedule, pipeline, stage, at, fault)
-        for at, fault in _limit_faults(order, scenario, schedule.chunks, bool(recomputes[stage])):
+        most_held, most_full = (int(scenario.limits(name)[stage]) for name in LIMITS)
+        if not recomputes[stage]:
+            most_full = scenario.microbatches
+        for at, fault in _limit_faults(order, schedule.chunks, most_held, most_full):
             return _marked(schedule, pipeline, stage, at, fault)
     return None
 
@@ -85,7 +88,7 @@ def _needs(op: Op, before: Op | None, recomputes: bool) -> Op | None:
 
 
 def _limit_faults(
-    order: tuple[Op, ...], scenario: Scenario, chunks: int, recomputes: bool
+    order: tuple[Op, ...], chunks: int, most_held: int, most_full: int
 ) -> Iterator[tuple[int, str]]:
     split = any(op.kind == OpKind.W for op in order)
     done = OpKind.W if split else OpKind.B
@@ -96,11 +99,10 @@ def _limit_faults(
         held += (op.kind == OpKind.F) - (op.kind == done)
         opens = op.kind == OpKind.R or (op.kind == OpKind.F and key not in again)
         full += int(opens) - (op.kind == done)
-        if scenario.memory_limit is not None and held > scenario.memory_limit * chunks:
-            allowed = f"{scenario.memory_limit} allowed"
-            yield at, f"memory_limit: {held / chunks:g} microbatches held at {op}; {allowed}"
-        if recomputes and scenario.full_limit is not None and full > scenario.full_limit * chunks:
-            yield at, f"full_limit: {full / chunks:g} full sets held at {op}; {scenario.full_limit} allowed"
+        if held > most_held * chunks:
+            yield at, f"memory_limit: {held / chunks:g} microbatches held at {op}; {most_held} allowed"
+        if full > most_full * chunks:
+            yield at, f"full_limit: {full / chunks:g} full sets held at {op}; {most_full} allowed"
 
 
 def _link_fault(schedule: Schedule) -> str | None:

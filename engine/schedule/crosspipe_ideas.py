@@ -86,7 +86,7 @@ def starts(cell: Cell, rules: tuple[RecomputeRule, ...]) -> Iterator[Idea]:
         for tempo in (0.5, 1.0, 4.0):
             for rule in rules:
                 yield Idea(tempo=tempo, pace=pace, rule=rule)
-    at_once = int(cell.cap[0]) // cell.chunks
+    at_once = int(cell.cap.min()) // cell.chunks
     if cell.chunks > 1 and at_once < cell.microbatches:
         # As many microbatches at once as fit with all their chunks: none then waits for room.
         for tempo in (0.5, 1.0, 4.0):

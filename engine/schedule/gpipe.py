@@ -10,17 +10,17 @@ import numpy as np
 from engine.errors import Infeasible
 from engine.schedule.ir import OpKind
 from engine.schedule.scenario import Scenario
-from engine.schedule.static import Codes, Static
+from engine.schedule.static import Codes, Static, allowed
 from engine.schedule.traversal import Traversal
 
 
 def orders(scenario: Scenario, traversal: Traversal) -> Codes | Infeasible:
     """GPipe's order of each stage; a `memory_limit` below the number of microbatches is infeasible."""
-    held, most = scenario.microbatches, scenario.memory_limit
-    if most is not None and most < held:
+    held, most = scenario.microbatches, scenario.limits("memory_limit")
+    if np.any(most < held):
         return Infeasible(
             reason=f"memory_limit: every forward runs before the first backward, so a stage holds all {held} "
-            f"microbatches at once; {most} allowed"
+            f"microbatches at once; {allowed(most, int(np.argmin(most)))}"
         )
     microbatches = np.arange(held, dtype=np.int32) * 4
     order = np.concatenate([microbatches + OpKind.F, microbatches[::-1] + OpKind.B]).astype(np.int32)

@@ -72,7 +72,7 @@ def _cell(scenario: Scenario, rules: Rules) -> kernel.Cell:
         latency=scenario.hop_delays(rules.sharing)[:-1],
         shared=shared,
         held=wan & rules.hold_for_link,
-        in_flight=np.array(rules.in_flight, dtype=np.int64),
+        in_flight=rules.in_flight,
         rule=int(Gate[rules.recompute.upper()]),
         tie=int(Tie[rules.contention.replace("-", "_").upper()]),
         instant=kernel.SAME_INSTANT * float(max(forward.max(), backward.max(), recompute.max())),

@@ -8,14 +8,14 @@ when the gradient has arrived (``late``).
 Megatron needs M to be a multiple of P, and g = P. Here any M is allowed. There are ⌊M / P⌋ groups (at least
 one) whose sizes differ by at most one, the larger first; for M = r · ⌊M / P⌋ PyTorch runs the same. Megatron
 has no `memory_limit` below its warm-up. Here smaller groups are tried, each with a warm-up that falls evenly
-from the limit on stage 0; the fastest is taken.
+and is as long as the limit of each stage allows; the fastest is taken.
 """
 
 import numpy as np
 
 from engine.schedule.ir import OpKind, Schedule
 from engine.schedule.scenario import MOST_CHUNKS, Scenario
-from engine.schedule.static import Codes, Static, peak, sorted_by_turn
+from engine.schedule.static import Codes, Ints, Static, peak, sorted_by_turn
 from engine.schedule.timing import DeadlockError, time_ops
 from engine.schedule.traversal import Traversal
 
@@ -27,11 +27,12 @@ def orders(scenario: Scenario, traversal: Traversal) -> Codes:
     chunks, micro = traversal.chunks, scenario.microbatches
     count = max(1, micro // scenario.stages)
     published = _orders(scenario, chunks, count, None)
-    if scenario.memory_limit is None or peak(published, OpKind.B) <= chunks * scenario.memory_limit:
+    limits = chunks * scenario.limits("memory_limit")
+    if np.all(peak(published, OpKind.B) <= limits):
         return published
-    most = chunks * scenario.memory_limit - 1
+    most = limits - 1
     # All chunks but one of a group, and one op more, are held before the first B.
-    largest = min(-(-micro // count), most // (chunks - 1))
+    largest = min(-(-micro // count), int(most.min()) // (chunks - 1))
     sizes = np.unique(np.linspace(1, largest, MOST_TRIED).astype(int)).tolist()
     tried = [
         _orders(scenario, chunks, count, most) for count in sorted({-(-micro // size) for size in sizes})
@@ -39,8 +40,8 @@ def orders(scenario: Scenario, traversal: Traversal) -> Codes:
     return min(tried, key=lambda codes: _makespan(scenario, traversal, codes))
 
 
-def _orders(scenario: Scenario, chunks: int, count: int, most: int | None) -> Codes:
-    """The order with `count` groups and at most `most` forwards before the first turn."""
+def _orders(scenario: Scenario, chunks: int, count: int, most: Ints | None) -> Codes:
+    """The order with `count` groups and at most `most` forwards before the first turn, shape (stages,)."""
     micro = scenario.microbatches
     groups = np.array_split(np.arange(micro), count)
     forwards = [chunk * micro + group for group in groups for chunk in range(chunks)]
@@ -49,7 +50,8 @@ def _orders(scenario: Scenario, chunks: int, count: int, most: int | None) -> Co
     further = 2 * np.arange(scenario.stages)[::-1]
     if most is not None:
         left = most - (chunks - 1) * first
-        further = np.minimum(further, further * left // max(1, further[0]))
+        least = int(np.argmin(left / np.maximum(1, further)))
+        further = np.minimum(further, further * left[least] // max(1, further[least]))
     if count > 1:
         further = np.minimum(further, 2 * first)
     return sorted_by_turn(

@@ -5,8 +5,9 @@ stage s runs P − s − 1 forwards before its first turn, so it holds at most P
 order stays: a stage waits for the next op of its list though a later one could run. Recomputes when the
 gradient has arrived (``late``), as Megatron does within its backward.
 
-Megatron has no `memory_limit` below P. Here a lower L lets stage s hold ⌈(P − s) L / P⌉, as evenly as
-possible: stages that hold the same number wait for each other in every turn.
+Megatron has no `memory_limit` below P − s. Here stage s holds ⌈(P − s) r⌉ microbatches. The ratio r is 1, or
+the least L / (P − s) of any stage whose limit is L. So the numbers fall as evenly as possible: stages that
+hold the same number wait for each other in every turn.
 """
 
 import numpy as np
@@ -19,8 +20,11 @@ from engine.schedule.traversal import Traversal
 
 def warm_up(scenario: Scenario) -> Ints:
     """Forwards before the first turn, shape (stages,): one less than the stage holds."""
-    most = min(scenario.memory_limit or scenario.stages, scenario.stages)
-    return -(-np.arange(scenario.stages, 0, -1) * most // scenario.stages) - 1
+    held = np.arange(scenario.stages, 0, -1)
+    limits = scenario.limits("memory_limit")
+    most = np.where(limits < scenario.microbatches, np.minimum(limits, held), held)
+    least = int(np.argmin(most / held))
+    return -(-held * most[least] // held[least]) - 1
 
 
 def orders(scenario: Scenario, traversal: Traversal) -> Codes:

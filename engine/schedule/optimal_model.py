@@ -111,12 +111,13 @@ class OptimalModel:
     def _limit_position(self, pipeline: int, position: int, m: int) -> None:
         """F(m) waits for the end of m − held, and full sets likewise: the limits of one position."""
         problem = self.problem
-        if problem.held is not None and m >= problem.held:
-            gone = (problem.closing, pipeline, position, m - problem.held)
+        held, full = problem.limits_of(problem.stage(position))
+        if m >= held:
+            gone = (problem.closing, pipeline, position, m - held)
             self.model.add(self.start[F, pipeline, position, m] >= self.end(gone))
-        if problem.full is None or m < problem.full or not problem.recomputes(position):
+        if m < full or not problem.recomputes(position):
             return
-        gone = (problem.closing, pipeline, position, m - problem.full)
+        gone = (problem.closing, pipeline, position, m - full)
         again = (R, pipeline, position, m)
         elided = self.elided[again]
         self.model.add(self.start[again] >= self.end(gone)).only_enforce_if(~elided)
@@ -213,14 +214,16 @@ class OptimalModel:
     def _limit_stage(self, pipeline: int, stage: int) -> None:
         """Chunks that a stage holds, over all its positions."""
         problem, positions = self.problem, self.problem.positions_on(stage)
-        if problem.held is not None:
+        most, most_full = problem.limits_of(stage)
+        chunks = len(positions) * problem.microbatches  # a limit of all of them cannot matter
+        if most < chunks:
             held = [
                 self._interval(self.start[F, pipeline, position, m], pipeline, position, m, True)
                 for position in positions
                 for m in range(problem.microbatches)
             ]
-            self.model.add_cumulative(held, [1] * len(held), problem.held)
-        if problem.full is None or not problem.recomputes(positions[0]):
+            self.model.add_cumulative(held, [1] * len(held), most)
+        if most_full >= chunks or not problem.recomputes(positions[0]):
             return
         full = []
         for position in positions:
@@ -232,7 +235,7 @@ class OptimalModel:
                             self.start[kind, pipeline, position, m], pipeline, position, m, present
                         )
                     )
-        self.model.add_cumulative(full, [1] * len(full), problem.full)
+        self.model.add_cumulative(full, [1] * len(full), most_full)
 
     def _interval(
         self, begin: cp_model.IntVar, pipeline: int, position: int, m: int, present: Literal

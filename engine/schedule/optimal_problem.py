@@ -36,7 +36,7 @@ class Problem:
         lower bound only.
     durations : of one chunk, shape (4 kinds, stages).  transfer_time, latency : of each hop, shape (stages,).
     shared, is_wan : of each hop, shape (stages,).
-    held, full : most chunks a stage may hold (docs/dev/contracts.md); None: no limit.
+    held, full : most chunks each stage may hold (docs/dev/contracts.md), shape (stages,).
     """
 
     traversal: Traversal
@@ -51,8 +51,8 @@ class Problem:
     latency: Ints
     shared: NDArray[np.bool_]
     is_wan: NDArray[np.bool_]
-    held: int | None
-    full: int | None
+    held: Ints
+    full: Ints
 
     @classmethod
     def of(cls, scenario: Scenario, frame: Frame) -> "Problem":
@@ -86,8 +86,8 @@ class Problem:
             latency=np.where(crossed, units(delay), 0),
             shared=shared,
             is_wan=scenario.hop_is_wan,
-            held=_chunks(scenario.memory_limit, scenario, chunks),
-            full=_chunks(scenario.full_limit, scenario, chunks),
+            held=chunks * scenario.limits("memory_limit"),
+            full=chunks * scenario.limits("full_limit"),
         )
 
     @property
@@ -106,6 +106,10 @@ class Problem:
 
     def stage(self, position: int) -> int:
         return int(self.traversal.stage_of[position])
+
+    def limits_of(self, stage: int) -> tuple[int, int]:
+        """Most chunks that a stage may hold, and most of them with their full activations."""
+        return int(self.held[stage]), int(self.full[stage])
 
     def length(self, kind: OpKind, position: int) -> int:
         return int(self.durations[kind, self.stage(position)])
@@ -166,8 +170,10 @@ class Problem:
         if m <= n and self._until(kind, position) <= self._since(other, elsewhere):
             return True
         # One position must not hold more than its stage may; full sets are held from R on.
-        limit = {OpKind.F: self.held, OpKind.R: self.full}.get(other)
-        return position == elsewhere and limit is not None and kind != OpKind.F and n - m >= limit
+        if position != elsewhere or kind == OpKind.F or other not in (OpKind.F, OpKind.R):
+            return False
+        held, full = self.limits_of(self.stage(position))
+        return n - m >= (held if other == OpKind.F else full)
 
     def _since(self, kind: OpKind, position: int) -> int:
         """The last step that is over, or begins, when an op starts."""
@@ -178,8 +184,3 @@ class Problem:
         if kind == OpKind.W:
             return NEVER
         return position if kind == OpKind.F else 2 * self.positions - 1 - position
-
-
-def _chunks(limit: int | None, scenario: Scenario, chunks: int) -> int | None:
-    """A limit in chunks; None if it cannot matter."""
-    return None if limit is None or limit >= scenario.microbatches else limit * chunks

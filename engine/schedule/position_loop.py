@@ -67,8 +67,8 @@ class PositionLoop:
                 transfer_of=traversal.transfer_of,
                 shared=np.tile(shared, 2),
                 queued=((used > 1) & (transfer_time > 0) | shared).reshape(-1),
-                cap=_chunks(scenario, scenario.memory_limit, traversal.chunks),
-                full_cap=_chunks(scenario, scenario.full_limit, traversal.chunks),
+                cap=traversal.chunks * scenario.limits("memory_limit"),
+                full_cap=traversal.chunks * scenario.limits("full_limit"),
                 window=scenario.microbatches,
                 release=np.zeros(scenario.microbatches),
                 backwards=np.arange(scenario.microbatches),
@@ -143,8 +143,3 @@ class PositionLoop:
                 parts = [parts[0] + k * step for k in range(self.scenario.pipelines)]
             orders[ends] = np.concatenate(parts).astype(np.int32)
         return orders
-
-
-def _chunks(scenario: Scenario, limit: int | None, chunks: int) -> NDArray[np.int64]:
-    most = scenario.microbatches if limit is None else min(limit, scenario.microbatches)
-    return np.full(scenario.stages, most * chunks, dtype=np.int64)

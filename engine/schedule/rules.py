@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.schedule.ir import Sharing
-from engine.schedule.scenario import Contention, RecomputeRule, Scenario
+from engine.schedule.scenario import Contention, RecomputeRule
 
 
 class Gate(IntEnum):
@@ -32,19 +35,12 @@ class Rules:
     microbatch order. At most one microbatch per GPU is recomputed ahead of its B, as its full activations
     must be held until then.
 
-    in_flight : most microbatches held per stage, one number per stage.
+    in_flight : most microbatches held, shape (stages,).
     hold_for_link : an op whose output crosses a WAN hop starts only when the link is free right after it.
     """
 
     recompute: RecomputeRule
     sharing: Sharing
-    in_flight: tuple[int, ...]
+    in_flight: NDArray[np.int64]
     contention: Contention = "rank"
     hold_for_link: bool = False
-
-
-def in_flight_limits(scenario: Scenario, own: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """The smaller of the policy's own limit per stage (default: all microbatches) and `memory_limit`."""
-    most = scenario.microbatches if scenario.memory_limit is None else scenario.memory_limit
-    limits = own or (scenario.microbatches,) * scenario.stages
-    return tuple(min(limit, most) for limit in limits)

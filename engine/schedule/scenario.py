@@ -23,6 +23,10 @@ BEST: Contention = "best"  # the fastest of the others on the scenario
 # A send lets its GPU go on at once, or holds it until the message has arrived.
 Sends = Literal["overlapped", "blocking"]
 RecomputeRule = Literal["jit", "idle", "late", "blocking"]
+# Microbatches that a stage may hold: one number for all stages, or one per stage.
+Limits = Limit | list[Limit]
+LimitName = Literal["memory_limit", "full_limit"]
+LIMITS: tuple[LimitName, ...] = ("memory_limit", "full_limit")
 
 # Beyond these a simulation takes gigabytes: ops of one iteration, and ops written as spans.
 MOST_OPS = 5_000_000
@@ -73,8 +77,8 @@ class Scenario(Document):
     lan: Link | list[Link] = Link()
     sharing: Sharing | None = None
     sends: Sends = "overlapped"
-    memory_limit: Limit | None = None
-    full_limit: Limit | None = None
+    memory_limit: Limits | None = None
+    full_limit: Limits | None = None
     policy: str
     contention: Contention | None = None
     recompute_rule: RecomputeRule | None = None
@@ -120,6 +124,11 @@ class Scenario(Document):
             allowed = f"one DC index per stage: {self.stages} expected, {len(self.dc_of_stage)} given"
             raise InputError("dc_of_stage", self.dc_of_stage, allowed)
         self.times.check(self.stages, "times")
+        for name in LIMITS:
+            limit = getattr(self, name)
+            if isinstance(limit, list) and len(limit) != self.stages:
+                allowed = f"one number or one per stage: {self.stages} expected, {len(limit)} given"
+                raise InputError(name, limit, allowed)
         hops = len(self.wan_hops)
         # One more is for a loop's hop from the last stage to the first.
         if isinstance(self.wan, list) and len(self.wan) not in (hops, hops + self.wraps_over_wan):
@@ -144,6 +153,12 @@ class Scenario(Document):
     def per_stage(self, kind: Literal["forward", "backward", "recompute", "weight"]) -> NDArray[np.float64]:
         """Durations of one kind of op, shape (stages,)."""
         return np.broadcast_to(np.asarray(getattr(self.times, kind), dtype=np.float64), (self.stages,)).copy()
+
+    def limits(self, name: LimitName) -> NDArray[np.int64]:
+        """Most microbatches of each stage, shape (stages,); all of the iteration's without a limit."""
+        limit = getattr(self, name)
+        most = np.broadcast_to(self.microbatches if limit is None else limit, (self.stages,))
+        return np.minimum(most, self.microbatches).astype(np.int64)
 
     @cached_property
     def wraps_over_wan(self) -> bool:

@@ -115,10 +115,17 @@ def sorted_by_turn(
     return np.concatenate(codes).astype(np.int32)[order]
 
 
-def peak(orders: Codes, last: OpKind) -> int:
-    """Most chunks that a stage holds at once; `last` is the kind of op that frees them."""
+def peak(orders: Codes, last: OpKind) -> Ints:
+    """Most chunks that each stage holds at once, shape (stages,); `last` is the kind that frees them."""
     kinds = np.where(orders == NO_OP, NO_OP, orders & 3)
-    return int(np.max(np.cumsum(kinds == OpKind.F, axis=1) - np.cumsum(kinds == last, axis=1)))
+    held = np.cumsum(kinds == OpKind.F, axis=1) - np.cumsum(kinds == last, axis=1)
+    return np.asarray(np.max(held, axis=1))
+
+
+def allowed(limits: Ints, stage: int) -> str:
+    """A phrase that says how many microbatches a stage may hold."""
+    where = "" if np.ptp(limits) == 0 else f" on stage {stage}"
+    return f"{limits[stage]} allowed{where}"
 
 
 def in_sub_blocks(orders: Codes, chunks: int, microbatches: int) -> Codes:

@@ -5,7 +5,7 @@ coordinate, each has its own share of the WAN, and R(m) may start once B(m) has 
 """
 
 from engine.schedule.greedy import Greedy
-from engine.schedule.rules import Rules, in_flight_limits
+from engine.schedule.rules import Rules
 from engine.schedule.scenario import Scenario
 
 
@@ -15,7 +15,7 @@ def rules(scenario: Scenario) -> Rules:
         recompute=scenario.recompute_rule or "jit",
         sharing=scenario.sharing or "spatial",
         contention=scenario.contention or "rank",
-        in_flight=in_flight_limits(scenario),
+        in_flight=scenario.limits("memory_limit"),
     )
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from engine.schedule.ir import OpKind
 from engine.schedule.one_f_one_b import warm_up
-from engine.schedule.scenario import Scenario
-from engine.schedule.static import Codes, Static, sorted_by_turn
+from engine.schedule.scenario import LIMITS, LimitName, Scenario
+from engine.schedule.static import Codes, Ints, Static, sorted_by_turn
 from engine.schedule.traversal import Traversal
 
 
@@ -24,13 +24,16 @@ def orders(scenario: Scenario, traversal: Traversal) -> Codes:
     before = warm_up(scenario)
     put_off = None
     if np.any(scenario.per_stage("weight") > 0):
-        put_off = np.minimum(
-            np.arange(scenario.stages), (scenario.memory_limit or scenario.stages) - 1 - before
-        )
-        if scenario.full_limit is not None:
-            most = np.where(scenario.per_stage("recompute") > 0, scenario.full_limit - 1, scenario.stages)
-            put_off = np.minimum(put_off, most)
+        limits, full = (_turns(scenario, name) for name in LIMITS)
+        full = np.where(scenario.per_stage("recompute") > 0, full, scenario.stages)
+        put_off = np.minimum.reduce([np.arange(scenario.stages), limits - before, full])
     return sorted_by_turn(microbatches + OpKind.F, microbatches + OpKind.B, before, put_off)
+
+
+def _turns(scenario: Scenario, name: LimitName) -> Ints:
+    """One less than each stage may hold, shape (stages,); as many as there are stages without a limit."""
+    limits = scenario.limits(name)
+    return np.where(limits < scenario.microbatches, limits - 1, scenario.stages)
 
 
 policy = Static(orders=orders, recompute="idle")

@@ -13,7 +13,7 @@ from engine.errors import Infeasible
 from engine.schedule.compiled import compiled
 from engine.schedule.ir import NO_OP, OpKind
 from engine.schedule.scenario import Scenario
-from engine.schedule.static import Codes, Static, peak
+from engine.schedule.static import Codes, Static, allowed, peak
 from engine.schedule.traversal import Traversal
 
 F, B, W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
@@ -26,14 +26,13 @@ def orders(scenario: Scenario, traversal: Traversal) -> Codes | Infeasible:
     micro, stages = scenario.microbatches, scenario.stages
     split = bool(np.any(scenario.per_stage("weight") > 0))
     result = np.full((stages, (4 + 2 * split) * micro), NO_OP, dtype=np.int32)
-    full = np.full(stages, 2 * micro, dtype=np.int64)
-    if scenario.full_limit is not None:
-        full[scenario.per_stage("recompute") > 0] = 2 * scenario.full_limit
+    full = 2 * np.where(scenario.per_stage("recompute") > 0, scenario.limits("full_limit"), micro)
     _fill(micro, split, full, np.zeros((2, 3), dtype=np.int64), result)
-    most = peak(result, OpKind.W if split else OpKind.B) / 2
-    if scenario.memory_limit is not None and most > scenario.memory_limit:
-        allowed = f"{scenario.memory_limit} allowed"
-        return Infeasible(reason=f"memory_limit: ZB-V holds {most:g} microbatches on a stage; {allowed}")
+    held, most = peak(result, OpKind.W if split else OpKind.B) / 2, scenario.limits("memory_limit")
+    if np.any(held > most):
+        stage = int(np.argmax(held - most))
+        holds = f"ZB-V holds {held[stage]:g} microbatches on a stage"
+        return Infeasible(reason=f"memory_limit: {holds}; {allowed(most, stage)}")
     return result
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule.scenario import Scenario
+from engine.schedule.scenario import LIMITS, Scenario
 from engine.schedule.search import Frame
 from engine.schedule.units import ROUNDING, common_unit
 from engine.simulate.bounds_idle import (
@@ -20,7 +20,6 @@ from engine.simulate.bounds_idle import (
     times_backward,
     times_forward,
 )
-from engine.simulate.bounds_kernel import NO_LIMIT
 from engine.simulate.bounds_paths import Paths
 from engine.simulate.bounds_shared import staggered_one_full_set
 
@@ -46,20 +45,13 @@ def lower_bound(scenario: Scenario, frame: Frame) -> float:
 
 
 def _limits(scenario: Scenario, frame: Frame) -> Limits:
-    def chunks(limit: int | None) -> int:
-        return NO_LIMIT if limit is None else limit * frame.traversal.chunks
-
-    return Limits(
-        pipelines=scenario.pipelines,
-        microbatches=scenario.microbatches,
-        held=chunks(scenario.memory_limit),
-        full=chunks(scenario.full_limit),
-    )
+    held, full = (frame.traversal.chunks * scenario.limits(name) for name in LIMITS)
+    return Limits(pipelines=scenario.pipelines, microbatches=scenario.microbatches, held=held, full=full)
 
 
 def _turns(paths: Paths, limits: Limits) -> Floats:
     """With L in flight at a position, F number L + 1 waits for a B, and so on: ⌈M / L⌉ round trips."""
-    turns = -(-limits.microbatches // limits.held)
+    turns = -(-limits.microbatches // limits.held[paths.traversal.stage_of])
     there_and_back = paths.forward + paths.trip + paths.backward
     return paths.head + turns * there_and_back + (turns - 1) * paths.weight + paths.tail
 
@@ -128,14 +120,14 @@ def _links(paths: Paths, limits: Limits) -> float:
 
 
 def _one_full_set(scenario: Scenario, paths: Paths) -> Floats:
-    """With full_limit 1, R and B alternate on a GPU: only one R can run ahead of the first B.
+    """On a stage with full_limit 1, R and B alternate on a GPU: only one R can run ahead of the first B.
 
     Let the first B start at β, after k forwards. β is at least: the first F, then its trip; the k-th F, which
     comes at the pace of the slowest stage or link upstream; and k forwards with one R (or the wait for one
     trip). From β on the GPU still has all M backwards (with all W but the last, as the next set opens after
     W), M − k forwards, and M − 1 times R (or a trip). The bound takes the best k.
     """
-    if scenario.full_limit != 1 or paths.traversal.chunks > 1:
+    if paths.traversal.chunks > 1:
         return np.zeros(0)
     m = scenario.microbatches
     k = np.arange(1, m + 1)[:, None]
@@ -154,12 +146,12 @@ def _one_full_set(scenario: Scenario, paths: Paths) -> Floats:
         + (m - 1) * paths.again
         + paths.tail
     )
-    return np.where(paths.recompute > 0, paths.head + np.min(first_backward + rest, axis=0), 0.0)
+    return np.where(_holds_one_set(scenario, paths), paths.head + np.min(first_backward + rest, axis=0), 0.0)
 
 
 def _shared_one_full_set(scenario: Scenario, paths: Paths) -> float:
-    """The best of `bounds_shared` over the stages that recompute, each behind its slowest shared hop."""
-    if scenario.full_limit != 1 or paths.traversal.chunks > 1 or not paths.shared.any():
+    """The best of `bounds_shared` over the stages with one full set, each behind its slowest shared hop."""
+    if paths.traversal.chunks > 1 or not paths.shared.any():
         return 0.0
     slowest = np.maximum.accumulate(np.append(0.0, np.where(paths.shared, paths.held, 0.0)))
     return max(
@@ -175,10 +167,15 @@ def _shared_one_full_set(scenario: Scenario, paths: Paths) -> float:
                 backward=float(paths.backward[s] + paths.weight[s]),
                 transfer=float(slowest[s]),
             )
-            for s in np.flatnonzero((paths.recompute > 0) & (slowest > 0)).tolist()
+            for s in np.flatnonzero(_holds_one_set(scenario, paths) & (slowest > 0)).tolist()
         ),
         default=0.0,
     )
+
+
+def _holds_one_set(scenario: Scenario, paths: Paths) -> NDArray[np.bool_]:
+    """The stages that recompute and hold one full set of activations, shape (stages,)."""
+    return (paths.recompute > 0) & (scenario.limits("full_limit") == 1)
 
 
 def _next_unit(bound: float, paths: Paths) -> float:

@@ -25,12 +25,12 @@ MORE_PASSES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Microbatches per pipeline, and the most that a position may hold, in chunks."""
+    """Microbatches per pipeline, and the most chunks that each stage may hold, shape (stages,)."""
 
     pipelines: int
     microbatches: int
-    held: int
-    full: int
+    held: NDArray[np.int64]
+    full: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,8 @@ def _positions_by_stage(times: kernel.PathTimes) -> NDArray[np.int64]:
 
 def _more_passes(times: kernel.PathTimes, positions: NDArray[np.int64], count: int) -> int:
     """Number of passes that apply limits over several positions of a stage to the releases so far."""
-    limited = min(times.held, times.full) * times.sharers < positions.shape[1] * count
+    least = min(int(times.held.min()), int(times.full.min()))
+    limited = least * times.sharers < positions.shape[1] * count
     return MORE_PASSES if limited and positions.shape[1] > 1 else 0
 
 
@@ -177,11 +178,14 @@ def _starts(
     positions waits until few enough are held.
     """
     starts = _by_stage(start, positions)
-    held = times.held * times.sharers
-    if not any(start is kind for kind in opening) or held >= starts.shape[1]:
+    most = times.held * times.sharers
+    if not any(start is kind for kind in opening) or np.all(most >= starts.shape[1]):
         return starts
     starts = np.sort(starts, axis=1)
-    starts[:, held:] = np.maximum(starts[:, held:], closed_of(times, releases).done[:, :-held])
+    done = closed_of(times, releases).done
+    for stage in np.flatnonzero(most < starts.shape[1]).tolist():
+        held = int(most[stage])
+        starts[stage, held:] = np.maximum(starts[stage, held:], done[stage, :-held])
     return starts
 
 

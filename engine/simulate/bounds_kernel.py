@@ -14,7 +14,6 @@ from engine.schedule.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-NO_LIMIT = 1 << 40
 
 
 class PathTimes(NamedTuple):
@@ -39,8 +38,8 @@ class PathTimes(NamedTuple):
     turn: Floats  # least time between two firsts of any pipelines that share a link on the path here
     turn_beyond: Floats  # and on the trip
     sharers: int
-    held: int  # most microbatches of one pipeline that a position holds
-    full: int
+    held: Ints  # (stages,), most chunks of one pipeline that a stage holds
+    full: Ints
 
 
 class Releases(NamedTuple):
@@ -104,9 +103,10 @@ def _returns(times, releases, v, j):
 @compiled
 def seen_forward(times, closed, releases):
     """F, again, B, W from time 0 on. A limit makes F (or `again`) wait for the W of an earlier microbatch."""
-    held, full = times.held * times.sharers, times.full * times.sharers
     for j in range(len(releases.first)):
         for v in range(len(times.begin)):
+            held = times.held[times.stage[v]] * times.sharers
+            full = times.full[times.stage[v]] * times.sharers
             start = max(_start(times, v, j), _arrives(times, releases, v, j))
             if j >= held:
                 start = max(start, releases.done[j - held, v])
@@ -130,9 +130,10 @@ def seen_forward(times, closed, releases):
 @compiled
 def seen_backward(times, closed, releases):
     """W, B, again, F from the end on, backwards. `done` is the start of F, as seen forward, `shut` of R."""
-    held, full = times.held * times.sharers, times.full * times.sharers
     for j in range(len(releases.first)):
         for v in range(len(times.begin)):
+            held = times.held[times.stage[v]] * times.sharers
+            full = times.full[times.stage[v]] * times.sharers
             weight = 0.0
             if j >= held:
                 weight = max(weight, releases.done[j - held, v])

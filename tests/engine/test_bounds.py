@@ -141,6 +141,11 @@ def test_large_and_extreme_scenarios_have_finite_bounds(pipelines: int) -> None:
     assert math.isfinite(bound_of(document))
 
 
+def limits(numbers: st.SearchStrategy[int], stages: int) -> st.SearchStrategy[Any]:
+    """None, one number, or one per stage."""
+    return st.one_of(st.none(), numbers, st.lists(numbers, min_size=stages, max_size=stages))
+
+
 @st.composite
 def frames_and_scenarios(draw: st.DrawFn) -> dict[str, Any]:
     stages = draw(st.integers(1, 6))
@@ -159,8 +164,8 @@ def frames_and_scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "wan": {"latency": draw(st.integers(0, 6)), "transfer": draw(st.sampled_from([0, 1, 2, 3.5, 12]))},
         "lan": draw(st.sampled_from([{}, {"latency": 1, "transfer": 1}])),
         "sharing": draw(st.sampled_from(["spatial", "temporal"])),
-        "memory_limit": draw(st.sampled_from([None, 1, 2, 3, 6])),
-        "full_limit": draw(st.sampled_from([None, 1, 2])),
+        "memory_limit": draw(limits(st.sampled_from([1, 2, 3, 6]), stages)),
+        "full_limit": draw(limits(st.sampled_from([1, 2]), stages)),
     }
 
 

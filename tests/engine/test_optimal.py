@@ -134,7 +134,10 @@ SLOTS = st.integers(1, 4)
     weight=st.integers(0, 2),
     wan=st.fixed_dictionaries({"latency": st.integers(0, 3), "transfer": st.integers(0, 4)}),
     limits=st.fixed_dictionaries(
-        {"memory_limit": st.sampled_from([None, 1, 2]), "full_limit": st.sampled_from([None, 1])}
+        {
+            "memory_limit": st.sampled_from([None, 1, 2, [1, 2], [2, 1], [3, 2]]),
+            "full_limit": st.sampled_from([None, 1, [1, 2], [2, 1]]),
+        }
     ),
 )
 def test_no_order_of_a_tiny_pipeline_is_better(forward, backward, again, weight, wan, limits) -> None:
@@ -172,7 +175,8 @@ def small(draw: st.DrawFn) -> Scenario:
     chunks = draw(st.integers(1, 2))
     stages = draw(st.integers(1, 3))
     pipelines = draw(st.integers(1, 2))
-    delay = st.integers(0, 2)
+    delay, limit = st.integers(0, 2), st.integers(1, 2)
+    limits = st.one_of(st.none(), limit, st.lists(limit, min_size=stages, max_size=stages))
     return scenario_of(
         stages=stages,
         dc_of_stage=list(range(stages)),
@@ -188,8 +192,8 @@ def small(draw: st.DrawFn) -> Scenario:
         },
         wan={"latency": draw(delay), "transfer": pipelines * draw(delay)},
         sharing=draw(st.sampled_from(["spatial", "temporal"])),
-        memory_limit=draw(st.sampled_from([None, 1, 2])),
-        full_limit=draw(st.sampled_from([None, 1, 2])),
+        memory_limit=draw(limits),
+        full_limit=draw(limits),
     )
 
 

@@ -29,9 +29,10 @@ def scenarios(draw: st.DrawFn, policies: tuple[str, ...] = WHOLE + SPLITTING + C
     if draw(st.booleans()):
         dcs[-1] = 0  # the last stage where the first is: a loop's last hop is a LAN hop
     hops = sum(a != b for a, b in pairwise(dcs))
+    per_stage = {"min_size": stages, "max_size": stages}
     link = st.fixed_dictionaries({"latency": DELAYS, "transfer": DELAYS})
     times = {
-        kind: draw(st.one_of(value, st.lists(value, min_size=stages, max_size=stages)))
+        kind: draw(st.one_of(value, st.lists(value, **per_stage)))
         for kind, value in {
             "forward": DURATIONS,
             "backward": DURATIONS,
@@ -55,8 +56,8 @@ def scenarios(draw: st.DrawFn, policies: tuple[str, ...] = WHOLE + SPLITTING + C
         "sharing": st.sampled_from(["spatial", "temporal"]),
         "contention": st.sampled_from(["rank", "round-robin", "fifo"]),
         "recompute_rule": st.sampled_from(["jit", "idle", "late", "blocking"]),
-        "memory_limit": st.integers(1, 8),
-        "full_limit": st.integers(1, 3),
+        "memory_limit": st.one_of(st.integers(1, 8), st.lists(st.integers(1, 8), **per_stage)),
+        "full_limit": st.one_of(st.integers(1, 3), st.lists(st.integers(1, 3), **per_stage)),
     }
     for name, values in optional.items():
         if (value := draw(st.one_of(st.none(), values))) is not None:

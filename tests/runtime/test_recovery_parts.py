@@ -164,9 +164,10 @@ def test_without_the_first_rank_the_layout_is_one_for_another_launch() -> None:
     assert elsewhere.job.dcs == (1, 1), "the first data centre is lost with all its GPUs"
 
 
-def test_fewer_stages_take_the_times_and_limits_of_their_layers() -> None:
+@pytest.mark.parametrize("limit", [4, [5, 4, 6]])
+def test_fewer_stages_take_the_times_and_limits_of_their_layers(limit: int | list[int]) -> None:
     times = {"forward": [10.0, 20.0, 30.0], "backward": 20.0, "recompute": 10.0}
-    whole = job(device="emulated", times_ms=times, memory_limit=4, recovery={"layers_per_gpu": 2})
+    whole = job(device="emulated", times_ms=times, memory_limit=limit, recovery={"layers_per_gpu": 2})
     cut = smaller(single_machine(whole, run="x", log_dir=""), {0, 1})
     assert isinstance(cut, Layout)
     assert cut.job.device.times_ms is not None

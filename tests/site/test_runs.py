@@ -150,11 +150,23 @@ def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: W
     assert form_of(client, made)["name"] == "three v3"
 
 
+def test_a_clone_takes_a_limit_for_each_stage_and_offers_it_again(world: World) -> None:
+    run, client = world.launch(), world.client("operator")
+    each = list(range(3, 3 + run.job.document["cell"]["stages"]))
+    limits = ", ".join(map(str, each))
+    client.post(f"/runs/{run.pk}/clone/", {**form_of(client, run), "memory_limit": limits})
+    clone = Run.objects.get(job__name="three v2")
+    assert clone.job.document["strategy"]["memory_limit"] == each
+    assert form_of(client, clone)["memory_limit"] == limits
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"steps": 0}, "steps"),
         ({"lr": "nan"}, "lr"),
+        ({"memory_limit": "2, 2, 2, 2, 2, 2, 2"}, "memory_limit"),
+        ({"memory_limit": "2, x"}, "memory_limit"),
         ({"name": ""}, "name"),
         ({"memory_limit": 1, "policy": "gpipe"}, None),
         ({"policy": "nonsense"}, "policy"),

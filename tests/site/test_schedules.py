@@ -64,6 +64,7 @@ def test_the_form_makes_the_scenario_that_the_command_line_reads(world: World) -
     [
         {},
         {"lan": {"latency": 0.5, "transfer": 1.0}, "memory_limit": 3, "sharing": "temporal", "jitter": 0.1},
+        {"memory_limit": [6, 5, 4, 3, 2, 1], "full_limit": 2},
         {"wan": [{"latency": 1.0, "transfer": 2.0}, {"latency": 3.0, "transfer": 4.0}]},
         {"lan": [{"latency": 1.0, "transfer": 2.0}, *({"latency": 0.0, "transfer": t} for t in (3.0, 4.0))]},
         {"times": {"forward": [1.0, 2.0, 1.0, 1.0, 1.0, 1.0], "backward": 2.0, "weight": 1.0}},
@@ -94,6 +95,10 @@ def test_a_scenario_survives_the_form(world: World, extra: dict[str, Any]) -> No
         ({"wan_transfer": "1, 2, 3"}, "wan_transfer"),
         ({"lan_latency": "1, 2"}, "lan_latency"),
         ({"microbatches": 0}, "microbatches"),
+        ({"memory_limit": "0"}, "memory_limit"),
+        ({"memory_limit": "1.5"}, "memory_limit"),
+        ({"memory_limit": "1, 2"}, "memory_limit"),
+        ({"full_limit": "1, 2, 3, 4, 5, 0"}, "full_limit"),
         ({"microbatches": 100_000, "stages_per_dc": "60"}, "microbatches"),
         ({"parameter": "wan.latency"}, "values"),
         ({"parameter": "wan.latency", "values": "1, b"}, "values"),

@@ -32,6 +32,19 @@ class Numbers(forms.CharField):
         return plain(value) if isinstance(value, list | tuple) else value
 
 
+class Counts(Numbers):
+    """Counts as the engine reads them: one, or a list of several, each at least 1."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(whole=True, **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        numbers = super().to_python(value)
+        if numbers and min(numbers) < 1:
+            raise forms.ValidationError("Enter whole numbers of at least 1.")
+        return one_or_many(numbers)
+
+
 def one_or_many(numbers: Any) -> Any:
     """What the engine reads: a number for a list of one, else what is given; None for nothing."""
     if not numbers:

@@ -18,6 +18,7 @@ from engine.schedule.contention import RULES, contention_name
 from engine.schedule.scenario import BEST, POLICIES
 from webapp.accounts.models import Team
 from webapp.common.formkit import Sectioned, policy_choices
+from webapp.common.number_lists import Counts
 from webapp.inventory.selectors import pools
 from webapp.jobs.dry import dry_run_document
 from webapp.jobs.gpu_inventory import GpuOfRank
@@ -164,10 +165,11 @@ class JobForm(Sectioned, DataFields):
         empty="Along a ring",
         help_text="How the replicas of a stage sum. The prediction counts the links between them.",
     )
-    memory_limit = of_job(
-        "strategy.memory_limit",
+    memory_limit = Counts(
+        required=False,
         label="Activation limit, microbatches",
-        help_text="How many microbatches' activations a stage may hold at once. Leave empty for no limit.",
+        help_text="How many microbatches' activations a stage may hold at once. Enter one number, or one per "
+        "stage. Leave empty for no limit.",
     )
     validation_every = of_job(
         "data.validation.every",

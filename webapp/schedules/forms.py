@@ -16,7 +16,7 @@ from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
-from webapp.common.number_lists import Numbers, one_or_many
+from webapp.common.number_lists import Counts, Numbers, one_or_many
 from webapp.computations.models import ComputationKind
 
 of_scenario = partial(document_field, Scenario)
@@ -117,8 +117,12 @@ class ScheduleForm(Sectioned, forms.Form):
         empty="as the policy does it",
         label="Recomputation runs",
     )
-    memory_limit = of_scenario("memory_limit", label="Activation limit, microbatches")
-    full_limit = of_scenario("full_limit", label="Full activation limit, microbatches")
+    memory_limit = Counts(
+        required=False,
+        label="Activation limit, microbatches",
+        help_text="One number, or one per stage. Leave empty for no limit.",
+    )
+    full_limit = Counts(required=False, label="Full activation limit, microbatches")
     jitter = of_scenario(
         "jitter",
         required=False,

@@ -14,6 +14,7 @@ from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.schedule import Schedule
+from engine.schedule.scenario import LIMITS
 from engine.simulate import time_schedule
 
 SEARCH_S = 1.0  # for policies that search
@@ -102,10 +103,12 @@ def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
         scaled["device.times_ms"] = {
             kind: [float(ms[layers].sum()) for layers in cut] for kind, ms in of_layer.items()
         }
-    for name in ("memory_limit", "full_limit"):
+    for name in LIMITS:
         limit = getattr(job.pipeline_strategy, name)
         if limit is not None:
-            scaled[f"strategy.{name}"] = max(1, limit * int(before.max()) // max(map(len, cut)))
+            # Of limits by stage the least room: any GPU may take any of the new stages.
+            room = int(np.min(limit * before)) if isinstance(limit, list) else limit * int(before.max())
+            scaled[f"strategy.{name}"] = max(1, room // max(map(len, cut)))
     return scaled
 
 

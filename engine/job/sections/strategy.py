@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from engine.inputs import Count, Document, Index, Limit, Positive
+from engine.inputs import Count, Document, Index, Positive
 from engine.plan.swap.request import GpuInput
 from engine.schedule.ir import Sharing
-from engine.schedule.scenario import MOST_CHUNKS, MOST_SECONDS, Contention, RecomputeRule
+from engine.schedule.scenario import MOST_CHUNKS, MOST_SECONDS, Contention, Limits, RecomputeRule
 from engine.schedule.traversal import TraversalName
 
 PIPELINE = "pipeline"
@@ -30,8 +30,8 @@ class PipelineStrategy(Document):
     sharing: Sharing | None = None
     contention: Contention | None = None
     recompute_rule: RecomputeRule | None = None
-    memory_limit: Limit | None = None
-    full_limit: Limit | None = None
+    memory_limit: Limits | None = None
+    full_limit: Limits | None = None
     chunks: Annotated[Count, Field(le=MOST_CHUNKS)] | None = None
     traversal: TraversalName | None = None
     time_limit_s: Annotated[Positive, Field(le=MOST_SECONDS)] = DEFAULT_TIME_LIMIT_S

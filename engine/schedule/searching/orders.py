@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule.ir import NO_OP, OpKind, Schedule
-from engine.schedule.scenario import Scenario
+from engine.schedule.scenario import LIMITS, Scenario
 from engine.schedule.searching.problem import Ints, SchedulingProblem
 from engine.schedule.searching.timelines import UNPLACED
 from engine.schedule.timing import Timing
@@ -122,8 +122,7 @@ def keys_of(problem: SchedulingProblem, schedule: Schedule, timing: Timing) -> I
 def limits_hold(scenario: Scenario, schedule: Schedule) -> bool:
     """Whether every GPU keeps both limits, counted in chunks, and runs R wherever it must."""
     release = OpKind.W if schedule.has(OpKind.W) else OpKind.B
-    most = (scenario.memory_limit or scenario.microbatches) * schedule.chunks
-    most_full = (scenario.full_limit or scenario.microbatches) * schedule.chunks
+    most, most_full = (schedule.chunks * scenario.limits(name) for name in LIMITS)
     recomputes = scenario.per_stage("recompute") > 0
     for k, s in np.ndindex(*schedule.ops.shape[:2]):
         codes = schedule.ops[k, s][schedule.ops[k, s] != NO_OP]
@@ -135,6 +134,6 @@ def limits_hold(scenario: Scenario, schedule: Schedule) -> bool:
         alone = np.flatnonzero((kind == OpKind.F) & ~has_again)
         if recomputes[s] and np.any((kind[alone + 1] != OpKind.B) | (own[alone + 1] != own[alone])):
             return False
-        if taken.max() > most or (recomputes[s] and full.max() > most_full):
+        if taken.max() > most[s] or (recomputes[s] and full.max() > most_full[s]):
             return False
     return True

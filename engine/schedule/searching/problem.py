@@ -181,33 +181,24 @@ class SchedulingProblem:
 
     @cached_property
     def held(self) -> Ints:
-        """Most microbatches held at each position, shape (L,)."""
-        return self._dealt(self.scenario.memory_limit)
+        """Most microbatches held at each position, shape (L,).
+
+        A stage's limit is divided among its positions by how long each holds a microbatch.
+        """
+        positions, m = self.rows.positions, self.scenario.microbatches
+        held = np.full(positions, m, dtype=np.int64)
+        limits = self.scenario.limits("memory_limit")
+        for stage in np.flatnonzero(limits < m).tolist():
+            own = self.traversal.position_of[stage]
+            held[own] = np.minimum(_dealt(len(own) * int(limits[stage]), 2 * positions - 2 * own + 1), m)
+        return held
 
     @cached_property
     def full(self) -> Ints:
         """Most microbatches whose full activations are held at each position, shape (L,)."""
-        limit = self.scenario.full_limit
+        limits = self.scenario.limits("full_limit")[self.traversal.stage_of]
         recomputes = self.row_times[self.rows.positions : 2 * self.rows.positions] > 0
-        return np.where(recomputes, limit or self.scenario.microbatches, self.scenario.microbatches)
-
-    def _dealt(self, limit: int | None) -> Ints:
-        """Divides `limit` whole stages among each stage's positions, by how long each holds a microbatch."""
-        positions, m = self.rows.positions, self.scenario.microbatches
-        held = np.full(positions, m, dtype=np.int64)
-        if limit is None or limit >= m:
-            return held
-        chunks = self.traversal.chunks
-        for own in self.traversal.position_of:
-            lives = (2 * positions - 2 * own + 1).astype(np.float64)
-            shares = limit * chunks * lives / lives.sum()
-            dealt = np.maximum(1, np.floor(shares).astype(np.int64))
-            for at in np.argsort(dealt - shares, kind="stable")[: max(0, limit * chunks - int(dealt.sum()))]:
-                dealt[at] += 1
-            while dealt.sum() > limit * chunks:
-                dealt[np.argmax(dealt)] -= 1
-            held[own] = np.minimum(dealt, m)
-        return held
+        return np.where(recomputes, limits, self.scenario.microbatches)
 
     @cached_property
     def arrays(self) -> ProblemArrays:
@@ -222,7 +213,6 @@ class SchedulingProblem:
         stage = np.concatenate([np.tile(self.traversal.stage_of, 4), np.full(2 * rows.positions - 2, NONE)])
         takes, frees, full_takes, full_frees = self._changes()
         chunks, m = self.traversal.chunks, self.scenario.microbatches
-        stages = self.scenario.stages
         return ProblemArrays(
             pipelines=self.pipelines,
             microbatches=m,
@@ -244,8 +234,8 @@ class SchedulingProblem:
             frees=frees,
             full_takes=full_takes,
             full_frees=full_frees,
-            room=np.full(stages, chunks * min(self.scenario.memory_limit or m, m), dtype=np.int64),
-            full_room=np.full(stages, chunks * min(self.scenario.full_limit or m, m), dtype=np.int64),
+            room=chunks * self.scenario.limits("memory_limit"),
+            full_room=chunks * self.scenario.limits("full_limit"),
         )
 
     def _before(self) -> tuple[Ints, Ints]:
@@ -305,6 +295,17 @@ class SchedulingProblem:
                 full_takes[rows.recompute + v if v < last else rows.backward + v] = 1
                 full_frees[release + v] = 1
         return changes
+
+
+def _dealt(most: int, lives: Ints) -> Ints:
+    """Divides `most` chunks among a stage's positions in the ratio of `lives`, at least one each."""
+    shares = most * lives / lives.sum()
+    dealt = np.maximum(1, np.floor(shares).astype(np.int64))
+    for at in np.argsort(dealt - shares, kind="stable")[: max(0, most - int(dealt.sum()))]:
+        dealt[at] += 1
+    while dealt.sum() > most:
+        dealt[np.argmax(dealt)] -= 1
+    return dealt
 
 
 def _inverse(of: Ints, value: Ints) -> tuple[Ints, Ints]:
