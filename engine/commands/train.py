@@ -7,7 +7,7 @@ import secrets
 import signal
 import tempfile
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -337,6 +337,10 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     kinds = "".join(f" ({', '.join(dict.fromkeys(kinds))})" for kinds in [result.get("all_reduce")] if kinds)
     yield f"all-reduce   {_ms(result['allreduce_ms'])}{kinds}, optimizer {_ms(result['optimizer_ms'])}"
     yield f"started in   {result['startup_s']:.1f} s, largest rank {result['peak_rss_mb']:.0f} MB"
+    hops = Counter(hop["backend"] for hop in result.get("hops", ()))
+    if hops:
+        counts = (f"{backend} ({count} hop{'s' * (count > 1)})" for backend, count in hops.items())
+        yield f"messages     {', '.join(counts)}"
     yield from map(_wan_line, result["wan"])
     if "swap" in result:
         yield from _swap_lines(result["swap"])

@@ -52,7 +52,10 @@ class Device(Protocol):
         """The bytes of a device buffer on the host; returns when they are there."""
 
     def load(self, source: Tensor, side: Side) -> Tensor:
-        """A message on the device. Later ops find it there; ops under way go on beside the copy."""
+        """A message on the device. Later ops find it there; ops under way go on beside the copy.
+
+        One that is there already, for the ops that follow, is returned as it is.
+        """
 
     def now(self) -> Moment:
         """The moment at which all ops so far are done; does not wait for it."""
@@ -195,6 +198,8 @@ class CudaDevice:
         return into
 
     def load(self, source: Tensor, side: Side) -> Tensor:
+        if source.device == self.name:
+            return source
         with torch.cuda.stream(self._loads[side]):
             loaded = source.to(self.name, non_blocking=True)
             copied = self.now()

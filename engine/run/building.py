@@ -1,9 +1,11 @@
 """Builds the parts of a rank that trains in a pipeline: first what it stands on, then what it trains."""
 
+import os
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
+from engine.job.backends import backend_of
 from engine.job.event_writer import EventWriter
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
@@ -14,6 +16,7 @@ from engine.schedule.ir import Schedule
 from engine.serve.in_rank import RankPrefill, prefill_of
 from engine.train.adapt.follow import Follower
 from engine.train.adapt.lead import Leader
+from engine.train.direct import ENVIRONMENT
 from engine.train.gradients import Gradients
 from engine.train.mesh import Mesh
 from engine.train.optimizer import adamw
@@ -69,6 +72,9 @@ def ground_of(start: Start, die: Die) -> Ground:
     def overrun(by_s: float) -> None:
         recorder.overrun(by_s)
 
+    if job.cell.stages > 1 and backend_of(job, {me.dc}) == "nccl":
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
     device = device_of(job.device.kind, me.gpu, ranks=job.device.ranks_per_gpu, overrun=overrun)
     mesh = Mesh(
         spec,

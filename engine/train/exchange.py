@@ -4,10 +4,11 @@
 returns knows afterwards when the message left and arrived. Times are seconds of time.monotonic().
 """
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ class Sent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A received message: contiguous, in host memory, of any type.
+    """A received message: contiguous, of any type; in host memory, or on the device for the ops that follow.
 
     arrived : the time from which it may be read.
     """
@@ -279,8 +280,15 @@ def _received(receive: Receive | SharedReceive) -> Message:
 
 def finish(work: Any, who: str) -> None:
     """Wait for a gloo operation. Raises PeerLost where the other side is gone."""
-    try:
+    with peer_errors(who):
         work.wait()
+
+
+@contextlib.contextmanager
+def peer_errors(who: str) -> Iterator[None]:
+    """Turn the errors of gloo and NCCL into PeerLost."""
+    try:
+        yield
     except RuntimeError as error:
         raise PeerLost(f"lost {who}: {str(error).splitlines()[0]}") from None
 

@@ -180,7 +180,8 @@ class Executor:
     counted : how many targets of a step's global batch count, or None where all do; called only where the
         model ends.
     prefill_worker : has the GPU while no op runs; None in a job without prefill.
-    device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
+    device : where the stage's chunks are. The batch is in host memory. So is what comes from neighbours,
+        unless it stays on GPUs (engine.train.direct).
     tp : how the stage is shared with other ranks, which follow the same `work`; the lead sends and receives.
     """
 
@@ -399,6 +400,7 @@ class Executor:
 
     def _start(self) -> Moment:
         if self._prefill_worker is not None:
+            self._device.settle()  # an op is due, and prompts give way, once its inputs are there
             self._since = max(self._since, self._prefill_worker.take())
         return self._device.begin(self._since)
 

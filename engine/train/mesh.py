@@ -1,11 +1,11 @@
-"""The connections of one rank: rendezvous, gloo or NCCL in its DC, transport to adjacent ranks."""
+"""The connections of one rank: rendezvous, NCCL or gloo in its DC, transport to adjacent ranks."""
 
 import json
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed
@@ -15,17 +15,20 @@ from engine.cluster.all_reduce import AllReduce, sent_shares
 from engine.control.rendezvous import RENDEZVOUS_S
 from engine.control.silence import WAIT_S
 from engine.job.all_reduce import all_reduce_of, domain_of
+from engine.job.backends import Backend, backend_of, hops_of
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.network import HopNetwork
 from engine.nn.device import Device
+from engine.nn.lane import CudaLane
 from engine.schedule.ir import Schedule
+from engine.train.direct import RECEIVER, SENDER, DirectLink
 from engine.train.exchange import raw
 from engine.train.recovery.cuts import Cuts
 from engine.train.ring import Sums, sums_of
 from engine.train.staging import StagedSums, sums_for_one
 from engine.train.store import RunStore, join_store, serve_store
-from engine.train.wiring import neighbours
+from engine.train.wiring import ends_of, hops_at, neighbours
 from engine.transport import Address, Endpoint, LinkShape, LinkTraffic, Peer, TlsFiles
 
 
@@ -65,9 +68,10 @@ class Mesh:
         ring = [shards[pipeline] for pipeline, _ in self.job.ring_of(me.stage)]
         self._all_reduce = all_reduce_of(self.job, me.stage)
         self._members = {rank: member for member, rank in enumerate(local)}
-        joins = me.leads and self._has_lan_neighbour()
+        joins = me.leads and self._backend({me.dc}) == "gloo" and self._has_lan_neighbour()
         self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
         self.endpoint = self._connected_endpoint()
+        self.direct = self._direct_links() if me.leads else {}
         self._over_transport: list[Sums] = []
         self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}", self._all_reduce)
         # Of those, the ones in this data centre, which may share the optimizer's state.
@@ -132,6 +136,11 @@ class Mesh:
         sent = (item for sums in self._over_transport for item in sums.sent_bytes.items())
         return [{**away[rank], "bytes": nbytes} for rank, nbytes in sent if rank in away]
 
+    def hops(self) -> list[dict[str, Any]]:
+        """The hops of all pipelines, each with what carries its messages."""
+        nccl = torch.distributed.is_nccl_available()
+        return hops_of(self.job, self._schedule.traversal, nccl=nccl)
+
     def _traffic(self) -> list[LinkTraffic]:
         return [] if self.endpoint is None else self.endpoint.traffic()
 
@@ -177,12 +186,12 @@ class Mesh:
         if len(ring) < 2:
             return None
         ranks = [replica.rank for replica in ring]
-        nccl = torch.distributed.is_nccl_available() and self.job.device.ranks_per_gpu == 1
-        backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
+        backend = self._backend({replica.dc for replica in ring})
         if kind != "ring":
             backend = "transport"  # gloo and NCCL know no domains
         if backend == "nccl":
-            return nccl_group(PrefixStore(name, self.store), self.me, ranks)
+            number = torch.zeros(1, device=self._device.name)
+            return self._nccl(name, ranks, lambda group: group.allreduce([number]))
         if backend == "gloo":
             group = self._gloo(name, ranks)
         else:
@@ -190,6 +199,45 @@ class Mesh:
             group = sums_of(kind, self.endpoint, ranks, domain_of(self.job, self.me.stage))
             self._over_transport.append(group)
         return StagedSums(group, self._device) if self._device.apart else group
+
+    def _backend(self, dcs: set[int]) -> Backend:
+        return backend_of(self.job, dcs, nccl=torch.distributed.is_nccl_available())
+
+    def _direct_links(self) -> dict[int, DirectLink]:
+        """Those of this rank's links that stay on GPUs, by number.
+
+        All ranks connect theirs in the order of the numbers, so none waits for another in a circle.
+        """
+        hops, stages, pipeline = (
+            hops_at(self._schedule, self.me.stage),
+            self.job.cell.stages,
+            self.me.pipeline,
+        )
+        links = [2 * hop + direction for hop in hops for direction in (0, 1)]
+        ends = {link: [self.at(pipeline, stage) for stage in ends_of(link, stages)] for link in links}
+        return {
+            link: DirectLink(group=self._pair(link, sides), lane=CudaLane(self._device.name))
+            for link, sides in ends.items()
+            if self._backend({side.dc for side in sides}) == "nccl"
+        }
+
+    def _pair(self, link: int, sides: list[RankAssignment]) -> Any:
+        """The NCCL group of the two ends of a link."""
+        byte = torch.zeros(1, dtype=torch.uint8, device=self._device.name)
+
+        def first(group: Any) -> Any:
+            if sides[SENDER].rank == self.me.rank:
+                return group.send([byte], RECEIVER, 0)
+            return group.recv([byte], SENDER, 0)
+
+        return self._nccl(f"hop/{self.me.pipeline}/{link}", [side.rank for side in sides], first, urgent=True)
+
+    def _nccl(self, name: str, ranks: list[int], first: Callable[[Any], Any], *, urgent: bool = False) -> Any:
+        """An NCCL group that has connected by its `first` operation: not in the middle of an iteration."""
+        group = nccl_group(PrefixStore(name, self.store), self.me, ranks, urgent=urgent)
+        first(group).wait()
+        self._device.settle()
+        return group
 
     def _near(self, ring: list[RankAssignment]) -> Any:
         """What joins the replicas of a data centre that share the optimizer's state; None without ZeRO-1."""
@@ -262,21 +310,14 @@ class Mesh:
         return wan_peer(self.job, self.me, other, (host, port), network)
 
 
-def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "transport"]:
-    """The backend of sums over replicas in data centres `dcs`.
+def nccl_group(store: Any, me: RankAssignment, ranks: list[int], *, urgent: bool) -> Any:
+    """An NCCL group of `ranks`, which meet at `store`; all of them call this. It has never run.
 
-    NCCL only inside one, on GPUs, if available.
+    urgent : its kernels come before those of other streams.
     """
-    if len(set(dcs)) > 1:
-        return "transport"
-    return "nccl" if device.name.type == "cuda" and nccl else "gloo"
-
-
-def nccl_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
-    """An NCCL group of `ranks`, which meet at `store`; all of them call this. It has never run."""
     from torch.distributed import ProcessGroupNCCL  # torch for CPUs has none
 
-    options = ProcessGroupNCCL.Options()
+    options = ProcessGroupNCCL.Options(is_high_priority_stream=urgent)
     options._timeout = timedelta(seconds=WAIT_S)
     return ProcessGroupNCCL(store, ranks.index(me.rank), len(ranks), options)
 

@@ -16,6 +16,7 @@ from engine.job.launch import RankAssignment
 from engine.nn.device import CpuDevice, Device
 from engine.schedule.ir import OpKind, Schedule
 from engine.schedule.traversal import WITHIN_STAGE
+from engine.train.direct import DirectIncoming, DirectLink, DirectOutgoing, order_of
 from engine.train.exchange import (
     STARTED,
     Incoming,
@@ -40,10 +41,16 @@ Payload = Literal["activation", "gradient"]
 
 
 class Fabric(Protocol):
-    """The connections of this rank: gloo inside its data centre, the transport beyond."""
+    """The connections of this rank: NCCL or gloo inside its data centre, the transport beyond.
+
+    Attributes
+    ----------
+    direct : the links that stay on the GPUs, by number; the other ones of the data centre are `dc_group`'s.
+    """
 
     endpoint: Endpoint | None
     dc_group: Any | None
+    direct: dict[int, DirectLink]
 
     def at(self, pipeline: int, stage: int) -> RankAssignment: ...
     def member(self, rank: int) -> int: ...
@@ -59,11 +66,16 @@ def ends_of(link: int, stages: int) -> tuple[int, int]:
 def neighbours(schedule: Schedule, stage: int) -> dict[int, int]:
     """The stages that `stage` has hops to, each with the first such hop."""
     neighbour_hops: dict[int, int] = {}
-    for hop in sorted({int(hop) for hop in schedule.traversal.hop_of if hop != WITHIN_STAGE}):
+    for hop in hops_at(schedule, stage):
         ends = ends_of(2 * hop, schedule.stages)
-        if stage in ends:
-            neighbour_hops.setdefault(ends[0] if ends[1] == stage else ends[1], hop)
+        neighbour_hops.setdefault(ends[0] if ends[1] == stage else ends[1], hop)
     return neighbour_hops
+
+
+def hops_at(schedule: Schedule, stage: int) -> list[int]:
+    """The hops that a stage is an end of, in order."""
+    hops = {int(hop) for hop in schedule.traversal.hop_of if hop != WITHIN_STAGE}
+    return sorted(hop for hop in hops if stage in ends_of(2 * hop, schedule.stages))
 
 
 class Wiring:
@@ -84,7 +96,7 @@ class Wiring:
         device: Device | None = None,
     ) -> None:
         device = device or CpuDevice()
-        self._staged = staging(device)
+        self._device, self._staged = device, staging(device)
         self._new_buffer = functools.partial(device.host_buffer, dtype=torch.uint8)
         self._job, self._schedule, self._me, self._fabric = job, schedule, me, fabric
         self._cell = job.cell.cell_of(me.pipeline)
@@ -138,7 +150,14 @@ class Wiring:
     def _new_incoming(self, link: int) -> Incoming:
         if not self._me.leads:
             return Silent()
-        sender = self._rank_at(ends_of(link, self._job.cell.stages)[0])
+        stage = ends_of(link, self._job.cell.stages)[0]
+        sender = self._rank_at(stage)
+        if direct := self._fabric.direct.get(link):
+            order = self._listed_order(link) or order_of(self._schedule, self._in_cell, link, stage)
+            new_buffer = functools.partial(
+                torch.empty, self._job.tensor_bytes, dtype=torch.uint8, device=self._device.name
+            )
+            return DirectIncoming(direct, sender, order, new_buffer)
         if self._job.network(link // 2, self._me.pipeline) is None:
             group, member = self._lan(sender)
             return LanIncoming(group, member, sender, self._lan_tag(link), self._new_buffer)
@@ -148,7 +167,12 @@ class Wiring:
         return WanIncoming(self._fabric.endpoint, sender, link)
 
     def _new_outgoing(self, link: int) -> Outgoing:
-        return self._staged(self._sending(link)) if self._me.leads else Silent()
+        if not self._me.leads:
+            return Silent()
+        if direct := self._fabric.direct.get(link):
+            receiver = self._rank_at(ends_of(link, self._job.cell.stages)[1])
+            return self._in_turn(link, DirectOutgoing(direct, receiver))
+        return self._staged(self._sending(link))
 
     def _sending(self, link: int) -> Outgoing:
         receiver = self._rank_at(ends_of(link, self._job.cell.stages)[1])
@@ -190,9 +214,13 @@ class Wiring:
         hop, direction = divmod(link, 2)
         return (hop + 1, hop) if direction else (hop, hop + 1)
 
-    def _in_turn(self, link: int, outgoing: Outgoing) -> Outgoing:
+    def _listed_order(self, link: int) -> list[Key]:
+        """What this pipeline sends over a link, as the schedule lists it; empty if it does not."""
         transfers = self._schedule.transfers(*self._listed(link))
-        own = [(t.chunk, t.microbatch) for t in transfers if t.pipeline == self._in_cell]
+        return [(t.chunk, t.microbatch) for t in transfers if t.pipeline == self._in_cell]
+
+    def _in_turn(self, link: int, outgoing: Outgoing) -> Outgoing:
+        own = self._listed_order(link)
         return InTurn(outgoing, own) if own else outgoing
 
     def _sharing(self, link: int, *, sends: bool) -> dict[str, Any]:

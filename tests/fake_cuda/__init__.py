@@ -9,11 +9,11 @@ vector clock). The checker compares these counts at every use of memory: what it
 timing. A simulation of time alone would find a fault only in the runs in which it does harm. So virtual time
 only rides along, for `Event.query`, `Event.elapsed_time`, and to show that copies run beside ops.
 
-The checker reports three kinds of fault (tests.fake_cuda.memory.Kind). It sees torch's ops, and what the host
+The checker reports four kinds of fault (tests.fake_cuda.memory.Kind). It sees torch's ops, and what the host
 reads through torch or through `Gpu.host_reads`. It knows that one host thread waited for another by
 threading.Condition (and so Event and Future), ThreadPoolExecutor.submit, Thread.start and Thread.join.
 
 A pinned buffer has to outlive its copies, even where torch's own allocator would wait for them: here messages
 are often views that torch does not know to be pinned memory. Not emulated: autograd's own threads (the thread
-that calls `backward` runs it, on its current stream), CUDA graphs, NCCL.
+that calls `backward` runs it, on its current stream), CUDA graphs, NCCL beyond point to point.
 """

@@ -3,7 +3,7 @@
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ class Gpu:
     ----------
     faults : what was found, each once.
     ran : everything that streams were given, in that order.
+    before_use : is told, on the thread of an op, what the op uses, before it is computed.
     """
 
     def __init__(self, count: int, memory_bytes: int) -> None:
@@ -62,6 +63,7 @@ class Gpu:
         self.ran: list[Ran] = []
         self.streams: list[Stream] = []
         self.closed = False
+        self.before_use: Callable[[Sequence[Use]], None] = lambda uses: None
         self._memory = Memory(self.report, self._freed)
         self._hosts: list[Host] = []
         self._of_thread = threading.local()
@@ -168,7 +170,7 @@ class Gpu:
         """The memory is not given to another tensor before what `stream` has now is done."""
         block = self.block_of(tensor)
         assert block is not None, "record_stream of a tensor that is not on a GPU"
-        block.recorded.add(stream.number)
+        block.recorded.append(stream.clock)
 
     def _freed(self, block: Block) -> None:
         if block.device is not None:

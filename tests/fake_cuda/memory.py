@@ -19,6 +19,7 @@ class Kind(Enum):
     TOO_EARLY = "an op starts before the copy or op whose result it needs"
     REUSED = "memory is overwritten or given back while a stream may still use it"
     NOT_JOINED = "the host uses a result, or the run ends, and nobody has waited for the stream"
+    DEADLOCK = "sends and receives wait for each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Block:
     """One piece of memory.
 
     device : the number of the device that it is on; None: pinned memory of the host.
-    stream, clock : of the stream on which it was allocated.  recorded : streams named by `record_stream`.
+    stream, clock : of the stream on which it was allocated.  recorded : clocks of the streams that
+        `record_stream` named.
     before : the last op on `stream` that may still use what was here before.
     """
 
@@ -71,7 +73,7 @@ class Block:
     device: int | None = None
     stream: int | None = None
     clock: Clock | None = None
-    recorded: set[int] = field(default_factory=set)
+    recorded: list[Clock] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     before: Op | None = None
     storage: Any = None
@@ -165,7 +167,7 @@ class Memory:
             last = self._pending.get(op.stream)
             if last is None or last.number < op.number:
                 self._pending[op.stream] = op
-        elif op.stream not in block.recorded and not (block.clock and block.clock.knows(op)):
+        elif not any(clock.knows(op) for clock in (block.clock, *block.recorded) if clock):
             what = "pinned memory" if block.device is None else "device memory"
             self._report(Kind.REUSED, f"{what} is given back while {op.label} may still use it")
 

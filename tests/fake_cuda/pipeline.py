@@ -18,15 +18,19 @@ from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment, single_machine
 from engine.job.planned import schedule_of
 from engine.nn.device import CudaDevice
+from engine.nn.lane import CudaLane
 from engine.nn.model import Stage
 from engine.schedule import Schedule
 from engine.train.corpus import Corpus, open_corpus, samples_of
+from engine.train.direct import DirectLink
 from engine.train.exchange import Incoming, Key, Message, Outgoing, Sent
 from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.gradients import Gradients
 from engine.train.recovery.memory import Header, Memory, new_memory
 from engine.train.staging import StagedSums
+from engine.train.wiring import ends_of, hops_at
 from tests.fake_cuda.gpu import Gpu
+from tests.fake_cuda.nccl import End, Nccl
 from tests.runtime.cells import LONGEST_WAIT_S, LocalEndpoint, LocalFabric, LocalIncoming, LocalWiring, Office
 
 REPLICAS = 2
@@ -58,14 +62,17 @@ class PinnedIncoming(LocalIncoming):
 
 
 class StagedWiring(LocalWiring):
-    """The wiring of a rank on a GPU: what it sends is fetched first."""
+    """The wiring of a rank on a GPU: what it sends is fetched first, but for links that stay on GPUs."""
 
     def _new_incoming(self, way: int) -> Incoming:
         plain = super()._new_incoming(way)
+        if way in self._fabric.direct:
+            return plain
         return PinnedIncoming(**vars(plain), new_buffer=self._new_buffer)
 
     def _new_outgoing(self, way: int) -> Outgoing:
-        return self._staged(super()._new_outgoing(way))
+        plain = super()._new_outgoing(way)
+        return plain if way in self._fabric.direct else self._staged(plain)
 
 
 @dataclass
@@ -160,8 +167,36 @@ class Answer:
     ops: list[list[str]]
 
 
-def train(job: TrainJob, gpu: Gpu, iterations: int = 1) -> Answer:
-    """Iterations of a job of one pipeline, a GPU for each stage; the answer is that of the last."""
+Ends = dict[int, tuple[End, End]]  # by link: the group at its sender and at its receiver
+
+
+def direct_ends(job: TrainJob, schedule: Schedule, nccl: Nccl) -> Ends:
+    """A communicator for each link inside a data centre, as ranks with GPUs of their own have."""
+    hops = {hop for stage in range(job.cell.stages) for hop in hops_at(schedule, stage)}
+    return {
+        2 * hop + direction: nccl.pair() for hop in hops if job.network(hop) is None for direction in (0, 1)
+    }
+
+
+def _direct_of(ends: Ends, stage: int, stages: int) -> dict[int, DirectLink]:
+    """The links of a stage that stay on GPUs; to be made on the stage's thread."""
+    return {
+        link: DirectLink(group=groups[ends_of(link, stages).index(stage)], lane=CudaLane(cuda(stage)))
+        for link, groups in sorted(ends.items())
+        if stage in ends_of(link, stages)
+    }
+
+
+def cuda(stage: int) -> torch.device:
+    """The GPU of a stage."""
+    return torch.device("cuda", stage)
+
+
+def train(job: TrainJob, gpu: Gpu, iterations: int = 1, ends: Ends | None = None) -> Answer:
+    """Iterations of a job of one pipeline, a GPU for each stage; the answer is that of the last.
+
+    ends : of the links that stay on GPUs; None: all messages go through host memory.
+    """
     schedule, office = schedule_of(job), Office()
     corpus = open_corpus(job.data.files, seq=job.model.seq, seed=job.optimizer.seed)
     assigned = {(r.pipeline, r.stage): r for r in single_machine(job, run="x", log_dir="").ranks}
@@ -174,7 +209,9 @@ def train(job: TrainJob, gpu: Gpu, iterations: int = 1) -> Answer:
 
     def made(stage: int) -> Rank:
         me = assigned[0, stage]
-        return Rank(job, schedule, LocalFabric(assigned, LocalEndpoint(office, me.rank)), me, corpus)
+        fabric = LocalFabric(assigned, LocalEndpoint(office, me.rank))
+        fabric.direct = _direct_of(ends or {}, stage, job.cell.stages)
+        return Rank(job, schedule, fabric, me, corpus)
 
     ranks: list[Rank] = each(made)
     for iteration in range(iterations):

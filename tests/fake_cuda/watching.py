@@ -60,6 +60,7 @@ class Watch(TorchDispatchMode):
         if self._gpu.closed:
             return func(*args, **kwargs)
         uses = list(_uses(func, args, kwargs))
+        self._gpu.before_use(uses)
         if func.overloadpacket is aten.copy_:
             return self._copy(func, args, kwargs)
         tensors = list(_tensors((args, kwargs)))

@@ -5,6 +5,7 @@ Everything but the sockets is the real thing: schedule, wiring, executor, model,
 
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from engine.nn.device import Moment
 from engine.nn.model import DTYPES, PARAMETER_DTYPES, Stage, build_layer, loss_of
 from engine.schedule import Schedule
 from engine.train.corpus import corpus_of, samples_of
+from engine.train.direct import DirectLink
 from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage
 from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.gradients import Gradients
@@ -119,6 +121,7 @@ class LocalFabric:
     ranks: dict[tuple[int, int], RankAssignment]
     endpoint: Any
     dc_group: Any = None
+    direct: dict[int, DirectLink] = field(default_factory=dict)
 
     def at(self, pipeline: int, stage: int) -> RankAssignment:
         return self.ranks[pipeline, stage]
@@ -126,12 +129,16 @@ class LocalFabric:
 
 class LocalWiring(Wiring):
     def _new_incoming(self, way: int) -> Incoming:
+        if way in self._fabric.direct:
+            return super()._new_incoming(way)
         office = self._fabric.endpoint.office  # type: ignore[union-attr]
         return LocalIncoming(
             office, self._rank_at(ends_of(way, self._job.cell.stages)[0]), self._me.rank, way
         )
 
     def _new_outgoing(self, way: int) -> Outgoing:
+        if way in self._fabric.direct:
+            return super()._new_outgoing(way)
         office = self._fabric.endpoint.office  # type: ignore[union-attr]
         link = LocalOutgoing(
             office, self._me.rank, self._rank_at(ends_of(way, self._job.cell.stages)[1]), way
@@ -184,12 +191,20 @@ class Answer:
 
 
 class Cell:
-    """All GPUs of a job."""
+    """All GPUs of a job.
 
-    def __init__(self, job: TrainJob, schedule: Schedule | None = None) -> None:
+    direct : by (pipeline, stage), the links that do not go through the office.
+    """
+
+    def __init__(
+        self,
+        job: TrainJob,
+        schedule: Schedule | None = None,
+        direct: Mapping[tuple[int, int], dict[int, DirectLink]] | None = None,
+    ) -> None:
         torch.set_num_threads(1)
         self.job, self.schedule = job, schedule or schedule_of(job)
-        self.office = Office()
+        self.office, self._direct = Office(), direct or {}
         self.corpus = corpus_of(job)
         ranks = {(r.pipeline, r.stage): r for r in single_machine(job, run="x", log_dir="").ranks}
         self.stages = {at: Stage(job, at[1], self.schedule.traversal) for at in ranks}
@@ -223,7 +238,8 @@ class Cell:
 
     def _executor(self, ranks: dict[tuple[int, int], RankAssignment], at: tuple[int, int]) -> Executor:
         job, (pipeline, stage) = self.job, at
-        fabric = LocalFabric(ranks, LocalEndpoint(self.office, ranks[at].rank))
+        endpoint = LocalEndpoint(self.office, ranks[at].rank)
+        fabric = LocalFabric(ranks, endpoint, direct=self._direct.get(at, {}))
         wiring = LocalWiring(job, self.schedule, ranks[at], fabric)  # type: ignore[arg-type]
         micro = job.cell.microbatches_of_step
         samples = np.concatenate([samples_of(pipeline, m, micro, job.cell.micro_batch) for m in range(micro)])

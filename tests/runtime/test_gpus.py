@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine.errors import InputError
+from engine.job.backends import backend_of, hops_of
 from engine.job.launch import single_machine
 from engine.model.memory import CUDA_CONTEXT_BYTES
 from engine.nn.device import CpuDevice, EmulatedDevice, Moment, share_of_memory
 from engine.run.gpus import _check_seen, check_machine
+from engine.schedule.traversal import Traversal, straight
 from engine.train.exchange import Key, Passage
-from engine.train.mesh import backend_of
 from engine.train.recovery.memory import SLOTS, Header, Memory, held, new_memory
 from engine.train.staging import StagedOutgoing, StagedSums, staging
 from tests.runtime.jobs import job
@@ -173,19 +174,34 @@ def test_a_machine_without_a_gpu_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "dcs", "nccl", "expected"),
+    ("device", "dcs", "nccl", "expected"),
     [
         ("cuda", [0, 0], True, "nccl"),
-        ("cuda", [0, 0], False, "gloo"),
+        ("cuda", [0, 0], False, "gloo"),  # a torch without NCCL
         ("cuda", [0, 1], True, "transport"),  # NCCL stays inside a data centre
+        ({"kind": "cuda", "ranks_per_gpu": 3}, [0, 0], True, "gloo"),  # NCCL refuses ranks that share a GPU
+        ({"kind": "cuda", "ranks_per_gpu": 3}, [0, 1], True, "transport"),
         ("cpu", [0, 0], True, "gloo"),
         ("cpu", [0, 1], False, "transport"),
     ],
 )
-def test_what_sums_over_replicas(kind: str, dcs: list[int], nccl: bool, expected: str) -> None:
-    device = CpuDevice()
-    device.name = torch.device(kind)
-    assert backend_of(device, dcs, nccl=nccl) == expected
+def test_what_carries_messages_and_sums(device: Any, dcs: list[int], nccl: bool, expected: str) -> None:
+    assert backend_of(job(device=device), dcs, nccl=nccl) == expected
+
+
+def test_the_hops_of_a_job_name_their_backends() -> None:
+    placed = {"pipelines": [[0, 1, 4], [2, 5, 3]]}
+    of = job(device="cuda", dc_of_stage=None, devices=placed)
+    assert hops_of(of, straight(3)) == [
+        {"stages": [0, 1], "datacenters": ["north", "north"], "pipelines": [0], "backend": "nccl"},
+        {"stages": [0, 1], "datacenters": ["north", "south"], "pipelines": [1], "backend": "transport"},
+        {"stages": [1, 2], "datacenters": ["north", "south"], "pipelines": [0], "backend": "transport"},
+        {"stages": [1, 2], "datacenters": ["south", "north"], "pipelines": [1], "backend": "transport"},
+    ]
+    loop = Traversal(name="loop", stages=3, chunks=2)
+    (first, _, last) = hops_of(job(device="cuda", policy="gpipe"), loop)
+    assert (first["pipelines"], first["backend"]) == ([0, 1], "nccl")
+    assert (last["stages"], last["datacenters"], last["backend"]) == ([2, 0], ["south", "north"], "transport")
 
 
 def test_messages_are_fetched_beside_the_ops_and_leave_in_order() -> None:
