@@ -106,6 +106,30 @@ def test_the_page_of_a_run_adds_up_what_crossed_the_wan_and_its_cost(world: Worl
     assert '<td class="num">21.3</td>' in shown
 
 
+def test_the_page_of_a_run_says_what_carries_messages_over_each_hop(world: World) -> None:
+    run = placed(world)
+    page = world.client("viewer").get(f"/runs/{run.pk}/")
+    by_job = [(hop.first_stage, hop.first_dc, hop.second_dc) for hop in page.context["hops"].rows]
+    assert by_job == [
+        (0, "east", "east"),
+        (1, "east", "mid"),
+        (2, "mid", "mid"),
+        (3, "mid", "west"),
+        (4, "west", "west"),
+    ]
+    text = page.content.decode()
+    assert "gloo, through host memory" in text
+    assert "Transport, through host memory" in text
+    last = {"stages": [5, 0], "datacenters": ["west", "east"], "pipelines": [0], "backend": "transport"}
+    record_result(run, {"hops": [{**last, "stages": [0, 1], "backend": "nccl"}, last]})
+    page = world.client("viewer").get(f"/runs/{run.pk}/")
+    assert [hop.carried_by for hop in page.context["hops"].rows] == [
+        "NCCL, on the GPUs",
+        "Transport, through host memory",
+    ]
+    assert "5 and 0" in page.content.decode()
+
+
 def test_bytes_have_the_unit_that_keeps_them_short() -> None:
     texts = {999.4e9: "999 GB", 999.6e9: "1,000 GB", 1e12: "1 TB", 7.412e13: "74.1 TB", 1.2e16: "12,000 TB"}
     assert {size: as_bytes(size) for size in texts} == texts

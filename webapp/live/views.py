@@ -21,6 +21,7 @@ from webapp.computations.models import Computation
 from webapp.jobs.models import Priority, Run, RunEvent
 from webapp.live.gpus import gpus_now, is_cuda
 from webapp.live.history import history
+from webapp.live.hops import hop_table
 from webapp.live.incidents import incidents_of
 from webapp.live.models import IterationStat
 from webapp.live.ranges import kept_ranges
@@ -79,6 +80,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "incidents": incidents_of(run),
         "kept_ranges": kept_ranges(run),
         "wan": wan_table(run),
+        "hops": hop_table(run),
         "all_reduce": all_reduce_words(run.job),
         "is_cuda": is_cuda(run),
         "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
