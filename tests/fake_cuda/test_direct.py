@@ -1,19 +1,24 @@
 """Messages that stay on GPUs, over a fake NCCL: whole iterations of all policies, and planted faults."""
 
 import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed import HashStore
 
 from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment, single_machine
 from engine.job.planned import schedule_of
 from engine.nn.device import CudaDevice
 from engine.nn.lane import CudaLane, CudaTransfer
 from engine.schedule.registry import MODULES, SEARCHING
 from engine.train.direct import DirectIncoming, DirectLink, DirectOutgoing
+from engine.train.mesh import Mesh
+from engine.train.wiring import ends_of
 from tests.fake_cuda.gpu import Gpu
 from tests.fake_cuda.memory import Kind
 from tests.fake_cuda.mutating import without
@@ -223,3 +228,39 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock(monkeypatch: pytest.Monke
     with fake_cuda(count=2) as gpu, pytest.raises(RuntimeError, match="deadlock"):
         exchanged(gpu, [0])
     gpu.expect("every rank waits for a message")
+
+
+def test_ranks_connect_their_links_without_waiting_in_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NCCL does, a communicator's creation blocks until both of its ranks have come."""
+    asked = of(policy="interleaved")
+    schedule, assigned = schedule_of(asked), single_machine(asked, run="x", log_dir="").ranks
+    with fake_cuda(count=STAGES) as gpu:
+        nccl, lock = Nccl(gpu, STAGES), threading.Lock()
+        pairs: dict[tuple[int, ...], tuple[End, End]] = {}
+        meetings: dict[tuple[int, ...], threading.Barrier] = {}
+
+        def nccl_group(store: Any, me: RankAssignment, ranks: list[int], *, urgent: bool) -> End:
+            assert urgent
+            with lock:
+                pair = pairs.setdefault(tuple(ranks), nccl.pair())
+                meeting = meetings.setdefault(tuple(ranks), threading.Barrier(2))
+            meeting.wait(timeout=30.0)
+            return pair[ranks.index(me.rank)]
+
+        def links(me: RankAssignment) -> dict[int, DirectLink]:
+            mesh = object.__new__(Mesh)
+            mesh.me, mesh.job, mesh.store = me, asked, HashStore()
+            mesh._schedule, mesh._device = schedule, CudaDevice(me.gpu)
+            mesh._by_place = {(a.pipeline, a.stage): a for a in assigned}
+            return mesh._direct_links()
+
+        monkeypatch.setattr("engine.train.mesh.nccl_group", nccl_group)
+        monkeypatch.setattr("engine.train.mesh.backend_of", lambda job, dcs, *, nccl: "nccl")
+        with ThreadPoolExecutor(STAGES) as pool:
+            made = list(pool.map(links, assigned))
+    assert gpu.faults == []
+    # The loop's last hop joins the last stage to the first: links 4 and 5.
+    assert [sorted(one) for one in made] == [[0, 1, 4, 5], [0, 1, 2, 3], [2, 3, 4, 5]]
+    for link in range(6):
+        sender, receiver = ends_of(link, STAGES)
+        assert pairs[sender, receiver] == (made[sender][link].group, made[receiver][link].group)
