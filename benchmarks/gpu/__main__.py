@@ -98,11 +98,20 @@ def _one(asked: argparse.Namespace) -> int:
     """Run one part in this process and print its report as the last line."""
     from benchmarks.gpu.parts import PARTS
 
-    began = time.monotonic()
-    report = PARTS[asked.one].run(dry=asked.dry)
+    began, part = time.monotonic(), PARTS[asked.one]
+    lacks = "" if asked.dry else _lacks(part.gpus)
+    report = Report(part=asked.one, skipped=lacks) if lacks else part.run(dry=asked.dry)
     report.seconds = round(time.monotonic() - began, 1)
     print(json.dumps(report.as_dict()), flush=True)
     return 0
+
+
+def _lacks(gpus: int) -> str:
+    """Why this machine has too few GPUs for a part; empty where it has enough."""
+    import torch  # in the process of a part alone
+
+    count = torch.cuda.device_count()
+    return "" if count >= gpus else f"needs {gpus} GPUs; torch sees {count}"
 
 
 def _apart(name: str, seconds: float, asked: argparse.Namespace) -> Report:
@@ -138,7 +147,8 @@ def _last(log: Path) -> str:
 
 def _say(report: Report) -> Report:
     """Print a part's figures as they come, so that a cut run has told of what it did."""
-    print(f"== {report.part} ({report.seconds:.0f} s) {report.error}", flush=True)
+    why = f"skipped: {report.skipped}" if report.skipped else report.error
+    print(f"== {report.part} ({report.seconds:.0f} s) {why}", flush=True)
     for check in report.checks:
         verdict = {True: "ok", False: "MISSED", None: ""}[check.ok]
         print(f"   {check.name}: {check.value} {f'({check.bar})' if check.bar else ''} {verdict}", flush=True)

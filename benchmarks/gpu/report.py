@@ -29,13 +29,17 @@ class Table:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What one part found. `error`: why it has not ended, in one line."""
+    """What one part found.
+
+    error : why it has not ended, in one line.  skipped : what this machine lacks for it.
+    """
 
     part: str
     seconds: float = 0.0
     checks: list[Check] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     error: str = ""
+    skipped: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON."""
@@ -54,6 +58,8 @@ def markdown(reports: Sequence[Report], machine: str, date: str) -> str:
     lines = [f"Measured on {date}: {machine}.", ""]
     lines += ["| part | figure | value | bar | |", "| --- | --- | --- | --- | --- |"]
     for report in reports:
+        if report.skipped:
+            lines.append(f"| {report.part} | skipped | {report.skipped} | | |")
         if report.error:
             lines.append(f"| {report.part} | did not end | {report.error} | | no |")
         lines += [

@@ -91,8 +91,8 @@ def _document(policy: str, pipelines: int, dtype: str) -> dict[str, Any]:
 def _compared(policy: str, dtype: str, plain: dict[str, Any], dry: bool) -> tuple[Cell, ...]:
     document = _document(policy, *_kind((policy, dtype)))
     other = train({**document, **on_card(document["stages"] * document["pipelines"], dry)})
-    off = [_off(other[key], plain[key]) for key in ("losses", "grad_norms")]
-    row = policy, dtype, *off, float(other["losses"][-1]), float(other["iteration_ms"]["median"])
+    differs = [off(other[key], plain[key]) for key in ("losses", "grad_norms")]
+    row = policy, dtype, *differs, float(other["losses"][-1]), float(other["iteration_ms"]["median"])
     print(*row, f"started in {other['startup_s']} s", file=sys.stderr, flush=True)
     return row
 
@@ -102,7 +102,8 @@ def on_card(ranks: int, dry: bool) -> dict[str, Any]:
     return {"device": "cpu"} if dry else {"device": "cuda", "ranks_per_gpu": ranks}
 
 
-def _off(these: list[float], those: list[float]) -> float:
+def off(these: list[float], those: list[float]) -> float:
+    """The largest relative difference of two lists of figures."""
     a, b = np.array(these), np.array(those)
     return float(np.max(np.abs(a - b) / np.abs(b)))
 
@@ -153,7 +154,8 @@ def checkpoints(*, dry: bool) -> Report:
         whole = train(document)
         train({**document, "steps": 4, "checkpoint": saves})
         resumed = train({**document, "checkpoint": saves, "resume": True})
-    off = _off(resumed["losses"], whole["losses"][4:] if len(resumed["losses"]) == 4 else whole["losses"])
+    after = whole["losses"][4:] if len(resumed["losses"]) == 4 else whole["losses"]
+    differs = off(resumed["losses"], after)
     held_out = [[row["loss"] for row in run["validation"]][-1] for run in (resumed, whole)]
     return Report(
         part="checkpoints",
@@ -161,9 +163,9 @@ def checkpoints(*, dry: bool) -> Report:
             Check(name="resumed from step", value=str(resumed["resumed_from"])),
             Check(
                 name="losses after it against the run that did not stop",
-                value=f"{off:.1e}",
+                value=f"{differs:.1e}",
                 bar=f"{BAR['fp32']:g}",
-                ok=off <= BAR["fp32"],
+                ok=differs <= BAR["fp32"],
             ),
             Check(name="last validation loss, both", value=f"{held_out[0]:.6f}, {held_out[1]:.6f}"),
             Check(
@@ -272,7 +274,7 @@ def recovery(*, dry: bool) -> Report:
     whole, _ = _run(document, None)
     hit, events = _run(document, 20)
     lost = [event for event in events if event["kind"] == "recovery"]
-    off = _off(hit["losses"], whole["losses"])
+    differs = off(hit["losses"], whole["losses"])
     took = [event["t"] - event["noticed"] for event in lost]
     return Report(
         part="recovery",
@@ -280,9 +282,9 @@ def recovery(*, dry: bool) -> Report:
             Check(name="recoveries after one kill", value=str(len(lost)), bar="1", ok=len(lost) == 1),
             Check(
                 name="losses against the run without",
-                value=f"{off:.1e}",
+                value=f"{differs:.1e}",
                 bar=f"{BAR['fp32']:g}",
-                ok=off <= BAR["fp32"],
+                ok=differs <= BAR["fp32"],
             ),
             Check(name="from", value=", ".join(str(event["from"]) for event in lost)),
             Check(name="seconds until all ranks ran again", value=", ".join(f"{s:.1f}" for s in took)),
