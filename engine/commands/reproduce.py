@@ -11,7 +11,7 @@ from engine.commands.tables import render
 from engine.errors import InputError
 from engine.inputs import nearest
 from engine.reproduce import PAPERS, STATUSES, Experiment, Outcome, Row, experiments
-from engine.reproduce.report import figures, require_matplotlib, write
+from engine.reproduce.report import figures, require_matplotlib, shown_orders, write
 
 
 @click.command("reproduce")
@@ -77,9 +77,11 @@ def _lines(outcomes: dict[str, tuple[Experiment, Outcome]]) -> Iterator[str]:
         yield f"{experiment.title}  ({name})"
         assumptions = list(dict.fromkeys(row.assumes for row in outcome.rows if row.assumes))
         marks = {text: f"[{i}]" for i, text in enumerate(assumptions, start=1)}
-        head = ["", "paper", "ours", "unit", "allowed", "status", "assumes", "note"]
-        cells = [(*figures(row), marks.get(row.assumes, ""), row.remark) for row in outcome.rows]
-        yield from render(head, cells, left=(0, 3, 5, 6, 7))
+        orders = shown_orders(outcome.rows)
+        head = ["", "paper", "ours", *orders, "unit", "allowed", "status", "assumes", "note"]
+        cells = [(*figures(row, orders), marks.get(row.assumes, ""), row.remark) for row in outcome.rows]
+        left = (3, 5, 6, 7)  # of the columns after the orders
+        yield from render(head, cells, left=(0, *(len(orders) + column for column in left)))
         yield from (f"{mark} {text}" for text, mark in marks.items())
         yield ""
     rows = [row for _, outcome in outcomes.values() for row in outcome.rows]

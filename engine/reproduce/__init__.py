@@ -6,9 +6,12 @@ met, explained, refuted or untested. `ours` is always computed, never written do
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from engine.schedule.contention import RULES, contention_name
+from engine.schedule.scenario import Contention
 
 # paper → module with its EXPERIMENTS
 PAPERS = {
@@ -27,8 +30,16 @@ EXPECTED_SLACK = 0.01
 ROUNDING = 1e-12
 
 Relation = Literal["equal", "at most", "at least"]
+# The answers that a row of a cell with shared links shows: every rule of contention, and auto's schedule.
+Order = Contention | Literal["auto"]
+ORDERS: tuple[Order, ...] = (*RULES, "auto")
 Status = Literal["met", "explained", "refuted", "untested"]
 STATUSES: tuple[Status, ...] = ("met", "explained", "refuted", "untested")
+
+
+def order_name(order: Order) -> str:
+    """The display name of a rule; "auto" for auto."""
+    return "auto" if order == "auto" else contention_name(order)
 
 
 def deviation(paper: float, ours: float) -> float:
@@ -92,6 +103,7 @@ class Row:
         explained row, that of the run without the cause. For a bound, how far ours may lie on its wrong side.
     expected_deviation : ours / paper − 1 as it is known to come out, in explained and refuted rows.
     answer : None in a row that is met.
+    by_order : if pipelines share links, our figure under each of ORDERS; None: nothing to contend for.
     assumes : what our figure assumes beyond what the paper prints.
 
     Raises ValueError if the fields do not fit the answer.
@@ -105,6 +117,7 @@ class Row:
     tolerance: float | None = None
     expected_deviation: float | None = None
     answer: Explained | Refuted | Untested | None = None
+    by_order: Mapping[Order, float] | None = None
     assumes: str = ""
     note: str = ""
 
@@ -120,6 +133,8 @@ class Row:
             raise ValueError(f"{self.name}: the run without the cause needs a tolerance")
         if isinstance(self.answer, Refuted | Untested) and self.tolerance is not None:
             raise ValueError(f"{self.name}: a row that is not tested against its figure has no tolerance")
+        if self.by_order is not None and tuple(self.by_order) != ORDERS:
+            raise ValueError(f"{self.name}: the orders are {', '.join(ORDERS)}, each once")
 
     @property
     def status(self) -> Status:
@@ -190,6 +205,9 @@ class Row:
             "refuted_by": refuted.by if refuted else None,
             "allows": refuted.allows if refuted else None,
             "bound": _finite(refuted.bound) if refuted else None,
+            "by_order": {order: _finite(value) for order, value in self.by_order.items()}
+            if self.by_order
+            else None,
             "assumes": self.assumes,
             "note": self.remark,
         }

@@ -6,20 +6,14 @@ data centres as (2, 1, 1), which needs 6, 3 and 3 GPUs: with four GPUs in each, 
 the WAN. Propagation is not added, as the paper's own arithmetic leaves it out; rows of their own add it.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from engine.cluster import tcp
-from engine.errors import Infeasible
 from engine.model.presets import preset
-from engine.reproduce import Explained, Outcome, Refuted, Row
-from engine.schedule import Search
-from engine.schedule.auto import Auto
-from engine.schedule.contention import RULES, contention_name
-from engine.schedule.scenario import Contention, Link, RecomputeRule, Scenario, Times
-from engine.schedule.timing import time_ops
+from engine.reproduce import ORDERS, Explained, Order, Outcome, Refuted, Row, order_name
+from engine.reproduce.contention import simulate_under, under_all
+from engine.schedule.scenario import Link, RecomputeRule, Scenario, Times
 from engine.simulate import SimulationResult, simulate
 
 PIPELINES = 3
@@ -40,11 +34,8 @@ WITH_PROPAGATION = SETTING.replace(
 )
 # The printed utilization of Atlas, and the range of C that the paper gives ("3–4 ×", §6.3).
 UTILIZATION, RATIOS = 45, (3, 4)
-# Ends the search for a better schedule on every machine alike; it proves its result with less.
-EFFORT = 1_000_000
-Order = Literal["by rank", "in turns", "auto"]
-ORDERS: tuple[Order, ...] = ("by rank", "in turns", "auto")  # of which there are rows
-RULE_OF = {contention_name(rule): rule for rule in RULES}
+# The orders that have rows of their own with many connections, and their names there.
+SHOWN: tuple[Order, ...] = ("rank", "round-robin", "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,54 +58,60 @@ BASELINES = (
 ATLAS = Baseline(label="Atlas", policy="atlas", single=1, multiple=1)
 
 
+@cache
 def cell(
     what: Baseline,
     microbatches: int,
-    bytes_per_s: float,
+    transfer: float,
     *,
     layout: tuple[int, ...] = LAYOUT,
-    latency_s: float = 0.0,
-    contention: Contention | None = None,
+    latency: float = 0.0,
+    order: Order = "rank",
 ) -> SimulationResult:
-    """One DP-cell of the testbed with `bytes_per_s` between the two nodes of each pipeline."""
+    """One DP-cell of the testbed, in slots of F; a message takes `transfer` of them at a pipeline's own rate.
+
+    order : the rule of contention of Atlas, or ``auto``; baselines share no link.
+    """
     scenario = Scenario(
         stages=4,
         dc_of_stage=list(layout),
         pipelines=PIPELINES,
         microbatches=microbatches,
-        times=Times(forward=FORWARD_S, recompute=FORWARD_S, backward=2 * FORWARD_S),
-        wan=Link(latency=latency_s, transfer=ACTIVATION_BYTES / bytes_per_s),
+        times=Times(forward=1, recompute=1, backward=2),
+        wan=Link(latency=latency, transfer=transfer),
         policy=what.policy,
         recompute_rule=what.rule,
-        contention=contention,
         spans=False,
     )
-    return simulate(scenario)
+    return simulate_under(scenario, order) if what.policy == "atlas" else simulate(scenario)
 
 
-def _under_rules(layout: tuple[int, ...] = LAYOUT, latency_s: float = 0.0) -> str:
-    """What Atlas takes on 5 Gbps under every rule of contention."""
-    slots = {
-        name: _seconds(cell(ATLAS, 4, FIVE_GBPS, layout=layout, latency_s=latency_s, contention=rule))
-        / FORWARD_S
-        for name, rule in RULE_OF.items()
-    }
-    return "Atlas in slots of F: " + ", ".join(f"{name} {value:.1f}" for name, value in slots.items())
-
-
-def gain(
+def gains(
     over: Baseline,
     microbatches: int,
     bytes_per_s: float,
     *,
     layout: tuple[int, ...] = LAYOUT,
     latency_s: float = 0.0,
-) -> float:
-    """Iteration time of a baseline at `bytes_per_s` over that of Atlas on 5 Gbps."""
-    baseline = cell(over, microbatches, bytes_per_s, layout=layout, latency_s=latency_s)
-    return _seconds(baseline) / _seconds(
-        cell(ATLAS, microbatches, FIVE_GBPS, layout=layout, latency_s=latency_s)
+) -> dict[Order, float]:
+    """Iteration time of a baseline at `bytes_per_s` over that of Atlas on 5 Gbps, in every order."""
+    latency = latency_s / FORWARD_S
+    baseline = slots(cell(over, microbatches, _slots(bytes_per_s), layout=layout, latency=latency))
+    return under_all(
+        lambda order: (
+            baseline / slots(cell(ATLAS, microbatches, C, layout=layout, latency=latency, order=order))
+        )
     )
+
+
+def _all_gains(bytes_per_s: float, latency_s: float = 0.0) -> list[tuple[Baseline, dict[Order, float]]]:
+    """`gains` over every baseline at M = 4."""
+    return [(over, gains(over, 4, bytes_per_s, latency_s=latency_s)) for over in BASELINES]
+
+
+def _slots(bytes_per_s: float) -> float:
+    """How long one message takes at this rate, in slots of F."""
+    return C * FIVE_GBPS / bytes_per_s
 
 
 def single_tcp() -> Outcome:
@@ -124,20 +121,20 @@ def single_tcp() -> Outcome:
         Row(
             name=f"single TCP: Atlas over {over.label}",
             paper=over.single,
-            ours=gain(over, 4, rate),
+            ours=by_order["rank"],
             unit="x",
             tolerance=0.1,
+            by_order=by_order,
             assumes=SETTING,
-            note=_under_rules(),
         )
-        for over in BASELINES
+        for over, by_order in _all_gains(rate)
     ]
     busy = [
         Row(
             name=f"utilization, {over.label} on one connection",
             paper=5,
             relation="at most",
-            ours=100 * _busy(cell(over, 4, rate)),
+            ours=100 * _busy(cell(over, 4, _slots(rate))),
             unit="%",
             tolerance=0,
             assumes=SETTING,
@@ -149,25 +146,27 @@ def single_tcp() -> Outcome:
 
 
 def _atlas_busy() -> Row:
-    ours = 100 * _busy(cell(ATLAS, 4, FIVE_GBPS))
+    busy = under_all(lambda order: 100 * _busy(cell(ATLAS, 4, C, order=order)))
     return Row(
         name="utilization, Atlas",
         paper=UTILIZATION,
-        ours=ours,
+        ours=busy["rank"],
         unit="%",
         tolerance=0.02,
+        by_order=busy,
         assumes=SETTING,
-        note=_under_rules(),
     )
 
 
 def _at_10_ms() -> Row:
     rates = tcp.measured_single_connection()
     slower = rates[0.010] / rates[LATENCY_S]
+    at_10_ms = [by_order for _, by_order in _all_gains(rates[0.010])]
+    largest = under_all(lambda order: max(by_order[order] for by_order in at_10_ms))
     return Row(
         name="single TCP at 10 ms: largest gain",
         paper=2.68,
-        ours=max(gain(over, 4, rates[0.010]) for over in BASELINES),
+        ours=largest["rank"],
         unit="x",
         expected_deviation=0.56,
         answer=Refuted(
@@ -175,6 +174,7 @@ def _at_10_ms() -> Row:
             bound=BASELINES[0].single / slower,
             by=f"17 x is printed at 40 ms, and a connection is only {slower:.2f} times faster here (Table 1)",
         ),
+        by_order=largest,
         assumes=SETTING,
     )
 
@@ -188,27 +188,30 @@ def _with_propagation() -> list[Row]:
         Row(
             name=f"with propagation: Atlas over {over.label}",
             paper=over.single,
-            ours=gain(over, 4, rate, latency_s=LATENCY_S),
+            ours=by_order["rank"],
             unit="x",
             tolerance=0.1,
             expected_deviation=expected[over.label],
-            answer=Explained(cause=cause, without_cause=gain(over, 4, rate)),
+            answer=Explained(cause=cause, without_cause=gains(over, 4, rate)["rank"]),
+            by_order=by_order,
             assumes=WITH_PROPAGATION,
-            note=_under_rules(latency_s=LATENCY_S),
         )
-        for over in BASELINES
+        for over, by_order in _all_gains(rate, latency_s=LATENCY_S)
     ]
-    busy = Row(
+    late = LATENCY_S / FORWARD_S
+    busy = under_all(lambda order: 100 * _busy(cell(ATLAS, 4, C, latency=late, order=order)))
+    utilization = Row(
         name="with propagation: utilization, Atlas",
         paper=UTILIZATION,
-        ours=100 * _busy(cell(ATLAS, 4, FIVE_GBPS, latency_s=LATENCY_S)),
+        ours=busy["rank"],
         unit="%",
         tolerance=0.02,
         expected_deviation=-0.205,
-        answer=Explained(cause=cause, without_cause=100 * _busy(cell(ATLAS, 4, FIVE_GBPS))),
+        answer=Explained(cause=cause, without_cause=100 * _busy(cell(ATLAS, 4, C))),
+        by_order=busy,
         assumes=WITH_PROPAGATION,
     )
-    return [*rows, busy]
+    return [*rows, utilization]
 
 
 def _rings() -> Row:
@@ -232,27 +235,26 @@ def _rings() -> Row:
 
 def _other_layouts() -> list[Row]:
     """The gains with the two stages of one data centre elsewhere."""
+    layouts = (("(1, 2, 1)", (0, 1, 1, 2)), ("(1, 1, 2)", (0, 1, 2, 2)))
+    return [_on_layout(over, shown, layout) for shown, layout in layouts for over in BASELINES]
+
+
+def _on_layout(over: Baseline, shown: str, layout: tuple[int, ...]) -> Row:
     rate = tcp.measured_single_connection()[LATENCY_S]
-    rows = []
-    for shown, layout in (("(1, 2, 1)", (0, 1, 1, 2)), ("(1, 1, 2)", (0, 1, 2, 2))):
-        for over in BASELINES:
-            far = (shown, over.label) == ("(1, 2, 1)", "Megatron")
-            rows.append(
-                Row(
-                    name=f"stages as {shown}: Atlas over {over.label}",
-                    paper=over.single,
-                    ours=gain(over, 4, rate, layout=layout),
-                    unit="x",
-                    tolerance=0.1,
-                    expected_deviation=-0.113 if far else None,
-                    answer=Explained(cause="this layout: on (2, 1, 1)", without_cause=gain(over, 4, rate))
-                    if far
-                    else None,
-                    assumes=SETTING.replace("(2, 1, 1)", shown),
-                    note=_under_rules(layout),
-                )
-            )
-    return rows
+    far = (shown, over.label) == ("(1, 2, 1)", "Megatron")
+    by_order = gains(over, 4, rate, layout=layout)
+    as_printed = Explained(cause="this layout: on (2, 1, 1)", without_cause=gains(over, 4, rate)["rank"])
+    return Row(
+        name=f"stages as {shown}: Atlas over {over.label}",
+        paper=over.single,
+        ours=by_order["rank"],
+        unit="x",
+        tolerance=0.1,
+        expected_deviation=-0.113 if far else None,
+        answer=as_printed if far else None,
+        by_order=by_order,
+        assumes=SETTING.replace("(2, 1, 1)", shown),
+    )
 
 
 def multiple_tcp() -> Outcome:
@@ -261,60 +263,33 @@ def multiple_tcp() -> Outcome:
         _alike(over, microbatches, order)
         for over in BASELINES
         for microbatches in MICROBATCHES
-        for order in ORDERS
+        for order in SHOWN
     ]
     return Outcome(rows=tuple(rows))
 
 
-@cache
-def slots(microbatches: int, order: str) -> float:
-    """Makespan of the cell at 5 Gbps in units of F, by the name of a rule; ``auto`` is the best schedule that
-    is known."""
-    scenario = Scenario(
-        stages=4,
-        dc_of_stage=list(LAYOUT),
-        pipelines=PIPELINES,
-        microbatches=microbatches,
-        times=Times(forward=1, recompute=1, backward=2),
-        wan=Link(transfer=C),
-        policy="atlas",
-        contention=RULE_OF.get(order),
-        sharing="temporal",
-        spans=False,
-    )
-    result = simulate(scenario)
-    if order != "auto":
-        return _seconds(result)
-    assert result.lower_bound is not None
-    free = scenario.model_copy(update={"policy": "auto", "contention": None})
-    # All times are whole numbers, and so is every makespan.
-    built = Auto(effort=EFFORT).build(free, Search(seconds=math.inf, bound=math.ceil(result.lower_bound)))
-    assert not isinstance(built, Infeasible)  # no limits
-    return time_ops(free, built.schedule).makespan
-
-
 # Which rows of M = 4 differ, and by how much. Those of M = 16 only have to stay below the printed best.
 _DIFFER = {
-    ("GPipe", "by rank"): -0.251,
-    ("GPipe", "in turns"): -0.176,
+    ("GPipe", "rank"): -0.251,
+    ("GPipe", "round-robin"): -0.176,
     ("GPipe", "auto"): -0.117,
-    ("Megatron", "by rank"): -0.119,
-    ("Varuna", "by rank"): -0.342,
-    ("Varuna", "in turns"): -0.276,
+    ("Megatron", "rank"): -0.119,
+    ("Varuna", "rank"): -0.342,
+    ("Varuna", "round-robin"): -0.276,
     ("Varuna", "auto"): -0.225,
-    ("Varuna (blocking)", "by rank"): -0.163,
-    ("Varuna (blocking)", "in turns"): -0.079,
+    ("Varuna (blocking)", "rank"): -0.163,
+    ("Varuna (blocking)", "round-robin"): -0.079,
 }
 
 
 def _alike(over: Baseline, microbatches: int, order: Order) -> Row:
-    baseline = _seconds(cell(over, microbatches, FIVE_GBPS)) / FORWARD_S
     expected = _DIFFER.get((over.label, order)) if microbatches == 4 else None
+    by_order = gains(over, microbatches, FIVE_GBPS)
     return Row(
-        name=f"multiple TCP, M = {microbatches}: Atlas {order} over {over.label}",
+        name=f"multiple TCP, M = {microbatches}: Atlas {order_name(order)} over {over.label}",
         paper=over.multiple,
         relation="equal" if microbatches == 4 else "at most",
-        ours=baseline / slots(microbatches, order),
+        ours=by_order[order],
         unit="x",
         tolerance=None
         if expected is not None and over.policy == "gpipe"
@@ -323,15 +298,17 @@ def _alike(over: Baseline, microbatches: int, order: Order) -> Row:
         else 0.1,
         expected_deviation=expected,
         answer=None if expected is None else _why(over, order),
+        by_order=by_order,
         assumes="GPT-A, C = 3, stages as (2, 1, 1), no propagation; printed as “up to”: M = 4 must reach it, "
         "and M = 16 not pass it",
-        note=f"slots of F: {_of_all_rules(microbatches)}; the baseline {baseline:.0f}",
+        note=f"slots of F: {_in_slots(microbatches)}; the baseline {slots(cell(over, microbatches, C)):.0f}",
     )
 
 
-def _of_all_rules(microbatches: int) -> str:
-    """The slots of Atlas under every rule, and of the best schedule that is known."""
-    return ", ".join(f"{order} {slots(microbatches, order):.0f}" for order in (*RULE_OF, "auto"))
+def _in_slots(microbatches: int) -> str:
+    """What Atlas takes under every rule, and with the best schedule that is known."""
+    taken = under_all(lambda order: slots(cell(ATLAS, microbatches, C, order=order)))
+    return ", ".join(f"{order_name(order)} {taken[order]:.0f}" for order in ORDERS)
 
 
 def _why(over: Baseline, order: Order) -> Explained | Refuted:
@@ -342,28 +319,28 @@ def _why(over: Baseline, order: Order) -> Explained | Refuted:
             by="Atlas is busy “near 45 %” of the time, and GPipe is no slower at any C of 3 to 4",
         )
     blocking = BASELINES[-1] if over.policy == "varuna" else over
+    best = slots(cell(ATLAS, 4, C, order="auto"))
     causes = (
-        [] if order == "auto" else [f"contention {order} (auto's schedule: {slots(4, 'auto'):.0f} slots)"]
+        [] if order == "auto" else [f"contention {order_name(order)} (auto's schedule: {best:.0f} slots)"]
     )
     if over.label == "Varuna":
         causes.insert(0, "F between R and B in Varuna")
-    without = _seconds(cell(blocking, 4, FIVE_GBPS)) / FORWARD_S / slots(4, "auto")
-    return Explained(cause=" and ".join(causes), without_cause=without)
+    return Explained(cause=" and ".join(causes), without_cause=slots(cell(blocking, 4, C)) / best)
 
 
 def _most_over_gpipe() -> float:
     """GPipe's iteration over Atlas's, by Atlas's printed utilization, where GPipe is slowest."""
-    atlas = cell(ATLAS, 4, FIVE_GBPS)
-    work_s = _busy(atlas) * _seconds(atlas) / 4  # of one microbatch, mean over the GPUs
+    atlas = cell(ATLAS, 4, C)
+    work = _busy(atlas) * slots(atlas) / 4  # of one microbatch, mean over the GPUs
     return max(
-        _seconds(cell(BASELINES[0], microbatches, C / ratio * FIVE_GBPS))
-        / (microbatches * work_s / (UTILIZATION / 100))
+        slots(cell(BASELINES[0], microbatches, ratio)) / (microbatches * work / (UTILIZATION / 100))
         for ratio in RATIOS
         for microbatches in MICROBATCHES
     )
 
 
-def _seconds(result: SimulationResult) -> float:
+def slots(result: SimulationResult) -> float:
+    """The makespan of a cell, in slots of F."""
     assert result.makespan is not None  # no limits: always feasible
     return result.makespan
 

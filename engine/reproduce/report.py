@@ -1,12 +1,12 @@
 """The report of `meridian reproduce --out`: a Markdown page with a table per experiment, and plots as SVG."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError
-from engine.reproduce import Experiment, Outcome, Plot, Row
+from engine.reproduce import ORDERS, Experiment, Order, Outcome, Plot, Row
 
 WIDTH_IN, HEIGHT_IN = 6.4, 3.6
 
@@ -42,13 +42,11 @@ def require_matplotlib() -> None:
 
 
 def _section(out: Path, experiment: Experiment, outcome: Outcome) -> list[str]:
-    lines = [
-        f"## {experiment.title}",
-        "",
-        "| figure | paper | ours | unit | allowed | status | assumes | note |",
-    ]
-    lines.append("| --- | ---: | ---: | --- | ---: | --- | --- | --- |")
-    lines += [_table_line(row) for row in outcome.rows]
+    orders = shown_orders(outcome.rows)
+    head = ["figure", "paper", "ours", *orders, "unit", "allowed", "status", "assumes", "note"]
+    rule = ["---", "---:", "---:", *["---:"] * len(orders), "---", "---:", "---", "---", "---"]
+    lines = [f"## {experiment.title}", "", _line(head), _line(rule)]
+    lines += [_table_line(row, orders) for row in outcome.rows]
     lines.append("")
     for plot in outcome.plots:
         draw(plot, out / f"{plot.name}.svg")
@@ -56,18 +54,29 @@ def _section(out: Path, experiment: Experiment, outcome: Outcome) -> list[str]:
     return lines
 
 
-def _table_line(row: Row) -> str:
-    cells = [cell or "–" for cell in figures(row)] + [row.assumes, row.remark]
+def _table_line(row: Row, orders: Sequence[Order]) -> str:
+    return _line([cell or "–" for cell in figures(row, orders)] + [row.assumes, row.remark])
+
+
+def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def figures(row: Row) -> tuple[str | None, ...]:
-    """Cells of a table: name, printed figure, ours, unit, tolerance, status; None where there is none."""
+def shown_orders(rows: Iterable[Row]) -> tuple[Order, ...]:
+    """The columns of a table for rules of contention and auto; none if no row shares links."""
+    return ORDERS if any(row.by_order for row in rows) else ()
+
+
+def figures(row: Row, orders: Sequence[Order] = ()) -> tuple[str | None, ...]:
+    """Cells of a table: name, printed figure, ours, ours in each of `orders`, unit, tolerance, status; None
+    where there is none."""
+    by_order = row.by_order or {}
     sign = {"equal": "", "at most": "≤ ", "at least": "≥ "}[row.relation]
     return (
         row.name,
         f"{sign}{row.paper:g}",
         f"{row.ours:.4g}" if math.isfinite(row.ours) else None,
+        *(f"{by_order[order]:.4g}" if order in by_order else None for order in orders),
         row.unit,
         None if row.tolerance is None else f"{100 * row.tolerance:g} %",
         row.status if row.ok is not False else f"{row.status}: FAILS",

@@ -1,8 +1,23 @@
 """`meridian reproduce bubbletea`: what is printed comes out, and what is odd is not made to."""
 
-from engine.reproduce import Explained, bubbletea
+from collections.abc import Callable
+
+import pytest
+
+from engine.reproduce import ORDERS, Explained, Order, bubbletea
 
 
+def _by_rank(figure: Callable[[Order], float]) -> dict[Order, float]:
+    return dict.fromkeys(ORDERS, figure("rank"))
+
+
+@pytest.fixture
+def by_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves the replays under other rules, which test_reproduce_rows has (long)."""
+    monkeypatch.setattr(bubbletea, "under_all", _by_rank)
+
+
+@pytest.mark.usefixtures("by_rank_alone")
 def test_twelve_gpus() -> None:
     rows = {row.name: row for row in bubbletea.utilization().rows}
     assert [row.name for row in rows.values() if not row.ok] == []
@@ -14,6 +29,7 @@ def test_twelve_gpus() -> None:
         assert row.answer.without_cause == rows["utilization, with BubbleTea"].ours
 
 
+@pytest.mark.usefixtures("by_rank_alone")
 def test_waiting_on_a_thousand_gpus_depends_on_the_phase_of_the_cells() -> None:
     rows = {row.name: row for row in bubbletea.scale().rows}
     assert [row.name for row in rows.values() if not row.ok] == []

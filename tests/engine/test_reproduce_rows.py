@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from engine.cli import main
-from engine.reproduce import Experiment, Explained, Outcome, Refuted, Row, Untested
+from engine.reproduce import ORDERS, Experiment, Explained, Outcome, Refuted, Row, Untested
+from engine.reproduce.contention import least_makespan, simulate_under
+from engine.schedule.scenario import Link, Scenario, Times
 
 UNTESTED_AT_MOST = 10
 
@@ -27,6 +29,7 @@ FIELDS = {
     "refuted_by",
     "allows",
     "bound",
+    "by_order",
     "assumes",
     "note",
 }
@@ -98,6 +101,7 @@ def test_a_refuted_row_holds_while_the_bound_forbids_the_figure() -> None:
         {"answer": Explained(cause="a", without_cause=100), "tolerance": 0.1},
         {"answer": Refuted(allows="at most", bound=1, by="b"), "expected_deviation": 0.0, "tolerance": 0.1},
         {"tolerance": 0.1, "expected_deviation": 0.0},
+        {"tolerance": 0.1, "by_order": {"rank": 1.0}},
     ],
 )
 def test_fields_that_do_not_fit_the_answer_are_refused(fields: dict[str, Any]) -> None:
@@ -134,6 +138,34 @@ def test_the_command_counts_each_answer(
     assert (answer["rows"][3]["ours"], answer["rows"][3]["note"]) == (None, "no source")
 
 
+def test_rows_with_shared_links_show_every_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_order = dict(zip(ORDERS, (100, 91, 92, 75), strict=True))
+    shown(monkeypatch, row(tolerance=0, by_order=by_order), row(name="b", tolerance=0))
+    _, out = reproduce(monkeypatch, capsys)
+    head, *lines = [line.split() for line in out.splitlines()[1:4]]
+    assert head[:6] == ["paper", "ours", *ORDERS]
+    assert lines[0][:7] == ["a", "100", "100", "100", "91", "92", "75"]
+    assert lines[1][3:7] == ["–"] * 4
+    _, out = reproduce(monkeypatch, capsys, "--json")
+    assert [each["by_order"] for each in json.loads(out)["rows"]] == [by_order, None]
+
+
+@pytest.mark.parametrize(
+    ("cell", "bound"),
+    [({"stages": 6, "pipelines": 2, "wan": Link(transfer=2)}, 33), ({"wan": Link(transfer=3)}, 28)],
+)
+def test_auto_reaches_the_proven_bound_of_the_papers_cells(cell: dict[str, Any], bound: int) -> None:
+    dcs = [0, 0, 1, 1, 2, 2] if "stages" in cell else [0, 0, 1, 2]
+    fields = {"stages": 4, "pipelines": 3, "microbatches": 4, "dc_of_stage": dcs, "policy": "atlas", **cell}
+    scenario = Scenario(times=Times(forward=1, recompute=1, backward=2), **fields)
+    assert simulate_under(scenario, "auto").makespan == least_makespan(scenario) == bound
+    by_rank = simulate_under(scenario, "rank").makespan
+    assert by_rank is not None
+    assert by_rank > bound
+
+
 @pytest.mark.parametrize("wrong", [row(ours=50, tolerance=0.1), explained(ours=60), refuted(bound=120)])
 def test_a_row_that_is_not_as_it_says_makes_the_status_1(
     wrong: Row, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -157,3 +189,7 @@ def test_every_printed_figure_is_answered(
     names = [(each["experiment"], each["name"]) for each in answer["rows"]]
     assert len(set(names)) == len(names)
     assert answer["untested"] <= UNTESTED_AT_MOST
+    for each in answer["rows"]:
+        if each["by_order"]:
+            assert each["ours"] in each["by_order"].values()
+            assert each["by_order"]["auto"] is not None

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from engine.reproduce import PAPERS, experiments
+from engine.reproduce import ORDERS, PAPERS, experiments
 from tests.site.computations import answered, queued
 from tests.site.world import World
 from webapp.computations import computing, services
@@ -89,6 +89,17 @@ def test_figures_appear_with_assumptions_notes_and_plots(world: World, operator:
     rows = list(csv.DictReader(io.StringIO(operator.get("/papers/", {"as": "csv"}).content.decode())))
     assert {row["experiment"] for row in rows} == set(TWO["experiments"])
     assert all(row["status"] == "met" for row in rows)
+
+
+def test_rows_with_shared_links_show_every_rule_of_contention(world: World, operator: Client) -> None:
+    answered(world, {"experiments": ["atlas-fig6", "atlas-table1"]}, ComputationKind.PAPERS)
+    page = operator.get("/papers/atlas/").content.decode()
+    assert "by rank 36, in turns 36, first come first served 36, auto 33" in page
+    assert page.count("By rule of contention") == 1  # Table 1 shares nothing
+    rows = list(csv.DictReader(io.StringIO(operator.get("/papers/", {"as": "csv"}).content.decode())))
+    (shared,) = [each for each in rows if each["name"] == "fig6 atlas"]
+    assert [float(shared[f"ours_{order}"]) for order in ORDERS] == [36, 36, 36, 33]
+    assert not any(each["ours_rank"] for each in rows if each["experiment"] == "atlas-table1")
 
 
 def row(**fields: Any) -> dict[str, Any]:

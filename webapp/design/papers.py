@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from engine.reproduce import PAPERS, STATUSES, experiments
+from engine.reproduce import ORDERS, PAPERS, STATUSES, experiments, order_name
 from webapp.common.figures import Column, Figures
 from webapp.common.markup import DASH
 from webapp.computations.models import OPEN, Computation, ComputationKind
@@ -76,9 +76,19 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         "printed": SIGNS[row["relation"]] + figure(row["paper"]),
         "ours_text": DASH if row["ours"] is None else figure(row["ours"]),
         "difference": DASH if difference is None else signed(100 * difference),
+        "by_order_text": by_order_text(row),
         "word": f"{row['status']}, but not as stated" if fails else row["status"],
         "mark": "failed" if fails else MARKS.get(row["status"], row["status"]),
     }
+
+
+def by_order_text(row: dict[str, Any]) -> str:
+    """Ours under every rule of contention and with auto; empty if the row has no shared links, or was
+    computed before rows had this."""
+    by_order = row.get("by_order")
+    if not by_order:
+        return ""
+    return ", ".join(f"{order_name(order)} {figure(by_order[order])}" for order in ORDERS)
 
 
 def difference_of(row: dict[str, Any]) -> float | None:
@@ -147,6 +157,15 @@ def table(by_experiment: dict[str, dict[str, Any]]) -> Figures:
     text = ("experiment", "name", "relation", "unit", "status", "assumes", "note")
     numbers = ("paper", "ours", "tolerance", "expected_deviation", "without_cause", "bound")
     columns = [Column(label=name, key=name) for name in text]
-    columns[2:2] = [Column(label=name, key=name, decimals=4) for name in numbers]
-    rows = [row for result in by_experiment.values() for row in result["rows"]]
+    orders = [f"ours_{order}" for order in ORDERS]
+    columns[2:2] = [Column(label=name, key=name, decimals=4) for name in (*numbers, *orders)]
+    rows = [
+        {**dict.fromkeys(orders), **row, **_flat(row)}
+        for result in by_experiment.values()
+        for row in result["rows"]
+    ]
     return Figures(name="papers", title="Figures of the papers", rows=rows, columns=columns)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, float]:
+    return {f"ours_{order}": value for order, value in (row.get("by_order") or {}).items()}

@@ -73,6 +73,7 @@ def paper(request: HttpRequest, name: str) -> HttpResponse:
     for part in parts:
         if part["result"]:
             part["rows"] = [selectors.shown(row) for row in part["result"]["rows"]]
+            part["by_order"] = any(row["by_order_text"] for row in part["rows"])
     rows = [row for part in parts for row in part.get("rows", ())]
     plots = {plot["name"]: plot for part in parts if part["result"] for plot in part["result"]["plots"]}
     context = _work(request) | {
