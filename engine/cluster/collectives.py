@@ -1,7 +1,8 @@
 """Time and traffic of collective operations, by bandwidth alone: start-up latency is left out.
 
 Hierarchical ones run on a grid of x·y GPUs: x in each high-bandwidth (HB) domain, y such domains, joined by
-rails (Rail-only, §III-B and §IV-B). Every function takes numbers or numpy arrays of one shape.
+rails (Rail-only, §III-B and §IV-B). D, x, y, C_F and C_S are those of Rail-only, Table I. Every function
+takes numbers or numpy arrays of one shape.
 """
 
 from dataclasses import dataclass
@@ -60,11 +61,11 @@ def sent_bytes(op: Operation, size: Values, x: Values, y: Values, *, forwarded: 
 
 
 def hierarchical_s(op: Operation, size: Values, x: Values, y: Values, rates: Rates) -> Values:
-    """Seconds of a collective on rails: the rail phase, then the phase in the HB domains (Rail-only, Eqs.
-    1, 3).
+    """Seconds of a collective on rails: the rail phase, then the phase in the HB domains.
 
-    AG(D, x, y) = (y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F); a reduce-scatter takes as long, an all-reduce both. An
-    all-to-all takes y·(x−1)·D/C_F + x·(y−1)·D/C_S.
+    Rail-only, Eq. 1: AG(D, x, y) = (y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F); a reduce-scatter takes as long, an
+    all-reduce both.
+    Rail-only, Eq. 3: an all-to-all takes y·(x−1)·D/C_F + x·(y−1)·D/C_S.
     """
     inside, outside = sent_bytes(op, size, x, y)
     return inside / rates.hb_bytes_per_s + outside / rates.nic_bytes_per_s

@@ -1,4 +1,4 @@
-"""DC selection: Algorithm 1 of the Atlas paper (§4.5), with the time, the cost and the limits of each option.
+"""DC selection by Atlas Algorithm 1 (§4.5), with the time, the cost and the limits of each option.
 
 For every number D of DP-cells, data centres are filled in a given order. Each takes as many stages as its
 GPUs hold if every stage needs D·C of them. One cell is simulated for the pipeline's time, and a ring
@@ -103,7 +103,7 @@ def most_listed(request: PlanRequest, job: Job) -> int:
 
 
 def assign(gpus: Sequence[tuple[str, int]], stages: int, gpus_per_stage: int) -> tuple[Partition, ...]:
-    """Lines 2–10 of Algorithm 1: stages to data centres in order, without the data centres that get none.
+    """Atlas Algorithm 1, lines 2–10: stages to data centres in order, without the data centres that get none.
 
     Parameters
     ----------
@@ -189,7 +189,8 @@ def _simulated(
     cancelled: Callable[[], bool],
     report: Callable[[int, int | None], None],
 ) -> dict[Cell, Spreads]:
-    """get_latency_pp of each distinct cell, on all cores: compiled code runs without the GIL."""
+    """get_latency_pp (Atlas Algorithm 1, line 14) of each distinct cell, on all cores: compiled code runs
+    without the GIL."""
     over = False
 
     def figures(cell: Cell) -> Spreads:
@@ -262,7 +263,7 @@ def _timed(
 def timed_option(
     request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures
 ) -> Option:
-    """Lines 14–17, and the throughput D·C / total time.
+    """Atlas Algorithm 1, lines 14–17, and the throughput D·C / total time.
 
     The optimizer and the gradients of a tied embedding, which Atlas does not count, add to the total time.
     """

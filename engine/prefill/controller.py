@@ -1,4 +1,5 @@
-"""The BubbleTea controller: places prefill requests in the bubbles of training, or refuses them at once.
+"""The BubbleTea controller (BubbleTea §5.1): places prefill requests in the bubbles of training, or refuses
+them at once.
 
 The one idea: an accepted request has a plan from the moment it is accepted. Its chunks hold intervals of the
 bubble index. So it is known before whether it meets its objective, and later requests cannot delay it. Until

@@ -49,7 +49,8 @@ class LatencyModel:
         return self.ms(tokens, done=done) / pp_degree
 
     def ttft_ms(self, tokens: int, pp_degree: int, hop: "Hop", chunk: int | None = None) -> float:
-        """Time from the start on an idle pipeline to the end on its last stage, without the KV transfer.
+        """Time from the start on an idle pipeline to the end on its last stage, without the KV transfer
+        (BubbleTea §6.6, Fig. 14).
 
         chunk : tokens of each chunk but the last, which stages then compute at the same time; None: whole.
         """

@@ -1,9 +1,11 @@
 """Atlas: temporal sharing of the cell's WAN links, and compute that waits for its transfer.
 
-Source: the Atlas paper, §4.4. Rule 1: pipelines of a cell share each WAN hop in time, by LocalDPRank. Rule 2:
-a forward runs only within the memory limit. Rule 3: an op starts only when its transfer can follow at once
-without overlapping another of the cell. Rule 4: backward first. Recomputes when no forward can run
-(``idle``).
+Atlas §4.4, rule 1: pipelines of a cell share each WAN hop in time, by LocalDPRank.
+Atlas §4.4, rule 2: a forward runs only within the memory limit.
+Atlas §4.4, rule 3: an op starts only when its transfer can follow at once without overlapping another of the
+cell.
+Atlas §4.4, rule 4: backward first.
+Recomputes when no forward can run (``idle``).
 """
 
 from engine.schedule.greedy import Greedy

@@ -1,6 +1,6 @@
 """CrossPipe's greedy: list scheduling that knows latency, transfer times and both limits.
 
-Source: Chen et al., "CrossPipe" (ATC 2025), greedy schedules for the traversals UD, UDSub, Loop and Wave. The
+Source: Chen et al., "CrossPipe" (ATC 2025), "Greedy Schedule" for the traversals UD, UDSub, Loop, Wave. The
 paper leaves the rules open; here every op has a key. A free GPU starts the op with the smallest key among
 those that can run; a link sends the message whose receiver has the smallest (`position_kernel`). The key of
 an op of microbatch m is its start time if microbatches followed each other at an even tempo and none ever

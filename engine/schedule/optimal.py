@@ -4,7 +4,7 @@ One traversal and one sharing, both limits, each kind of op in microbatch order 
 starts from the best schedule of any other policy in the frame. Its proof holds for all schedules of the frame
 (with recomputation: for those in microbatch order).
 
-Source of the idea: CrossPipe (Chen et al., ATC 2025), whose optimal schedules come from the same solver.
+Source of the idea: CrossPipe (Chen et al., ATC 2025), "Optimal Schedule": theirs come from the same solver.
 """
 
 from dataclasses import replace

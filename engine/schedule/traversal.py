@@ -1,5 +1,7 @@
 """The path of a microbatch through stages and model chunks, and the links on it.
 
+CrossPipe, "Traversal Patterns": unidirectional (UD; in sub-blocks UDSub), Loop and Wave.
+
 A *position* is a model chunk on a stage. Forward, a microbatch visits the positions 0 … L−1 in order;
 backward, in reverse. *Edge* v joins positions v and v + 1. It lies within a stage (free of charge) or crosses
 a *hop*. Hop s joins stages s and s + 1. Hop P − 1, if a traversal has it, joins the last stage to the first.

@@ -1,5 +1,7 @@
 """A stage's side of a hand-over to a receiver that the request names: it connects, proves itself, and sends.
 
+BubbleTea §5.1: the cache goes to the decode GPU that the inference controller names.
+
 docs/dev/kv-handover.md says what goes over the connection. Both sides prove that they know the key of this
 one request, which its client made; nothing of the run's secret is used. Training is not disturbed: the
 threads give way to everybody, blocks are copied one at a time, and the cache's lease ends when it ends.

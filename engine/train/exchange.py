@@ -2,6 +2,8 @@
 
 `post` a receive before the sender sends, `wait` for it when the op needs it; `send` never blocks, and what it
 returns knows afterwards when the message left and arrived. Times are seconds of time.monotonic().
+
+CrossPipe, "Implementation": receives are posted ahead of sends, in the schedule's order.
 """
 
 import contextlib

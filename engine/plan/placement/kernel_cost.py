@@ -24,8 +24,8 @@ DATA, PIPELINE, TOTAL = 0, 1, 2
 class Costs(NamedTuple):
     """Seconds between every two devices, shape (N, N), symmetric, 0 on the diagonal."""
 
-    data: Floats  # 2·(α + c_DP / (D_DP·β)), the term of Eq. 2
-    pipeline: Floats  # 2·(α + c_PP / β), the term of Eq. 3
+    data: Floats  # 2·(α + c_DP / (D_DP·β)), the term of DT-FM Eq. 2
+    pipeline: Floats  # 2·(α + c_PP / β), the term of DT-FM Eq. 3
     least_path: float  # no path is shorter than this
 
 
@@ -187,7 +187,7 @@ def device_cost(costs: Any, state: Any, device: int) -> float:
 
 @compiled
 def _inside(costs: Any, state: Any, group: int) -> float:
-    """Eq. 2: the slowest device of the group, exchanging with all others of it."""
+    """DT-FM Eq. 2: the slowest device of the group, exchanging with all others of it."""
     size = state.members.shape[1]
     most = 0.0
     for slot in range(size):
@@ -228,7 +228,7 @@ def _bound(state: Any, a: int, b: int) -> None:
 
 @compiled
 def _match(costs: Any, state: Any, a: int, b: int, room: Any) -> None:
-    """Eq. 3 of two groups, starting from the lower bound in ``between``."""
+    """DT-FM Eq. 3 of two groups, starting from the lower bound in ``between``."""
     bound = state.between[a, b]
     slowest = bottleneck(costs.pipeline, state.members, min(a, b), max(a, b), bound, room.match)
     state.between[a, b] = state.between[b, a] = slowest
@@ -244,7 +244,7 @@ def _largest(values: Any) -> float:
 
 @compiled
 def _add_up(state: Any, limit: float, exact: bool, room: Any) -> None:
-    """Eqs. 1 and 4 from the costs inside and between groups."""
+    """DT-FM Eq. 1 and Eq. 4 from the costs inside and between groups."""
     most = _largest(state.inside)
     state.cost[DATA] = most
     state.cost[PIPELINE] = kernel_path.shortest(state.between, state.order, limit - most, exact, room.path)

@@ -1,5 +1,9 @@
 """The search for sub-models: least bytes on the cut edges, then fewest, then earliest cuts; exact.
 
+ATOM Algorithm 1 looks for feasible partitions by exhaustive search, layer by layer. This finds the best of
+all. Its lines 1–7 (ValidConstraints) are `_followers`; as printed they check the memory of one sub-model at a
+time (`resident` 1), and their test is inverted.
+
 Of the feasible partitions, ATOM "selects the one that minimizes the total tensor sizes between sub-models"
 (§III-D). The other half of its objective, the time of all sub-models forward and backward, never differs.
 
