@@ -1,12 +1,12 @@
 """Files that `meridian simulate` writes into the folders of --out, --torch and --megatron."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.commands.files import folder, unwritable, write_json, write_text
 from engine.errors import InputError
-from engine.schedule.megatron import megatron_pipeline
-from engine.schedule.torch_actions import add_reductions, torch_actions, torch_csv
-from engine.schedule.torch_exchange import add_exchange
+from engine.schedule.ir import Schedule
+from engine.schedule.runtimes import megatron_files, torch_files
 from engine.simulate import SimulationResult
 from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
@@ -35,18 +35,7 @@ def write_torch(result: SimulationResult, out: Path) -> None:
 
     Raises InputError if torch cannot run them, or a file cannot be written.
     """
-    if result.timeline is None:
-        return
-    schedule = result.timeline.schedule
-    try:
-        tables = [
-            torch_csv(add_exchange(add_reductions(torch_actions(schedule, pipeline)), schedule, pipeline))
-            for pipeline in range(schedule.pipelines)
-        ]
-    except ValueError as error:
-        raise InputError("--torch", str(out), str(error)) from None
-    for pipeline, table in enumerate(tables):
-        write_text(table, folder(out) / f"pipeline{pipeline}.csv")
+    _write(result, torch_files, "--torch", out)
 
 
 def write_megatron(result: SimulationResult, out: Path) -> None:
@@ -55,13 +44,17 @@ def write_megatron(result: SimulationResult, out: Path) -> None:
 
     Raises InputError if Megatron runs another order, or a file cannot be written.
     """
+    _write(result, megatron_files, "--megatron", out)
+
+
+def _write(
+    result: SimulationResult, files: Callable[[Schedule], dict[str, str]], option: str, out: Path
+) -> None:
     if result.timeline is None:
         return
-    schedule = result.timeline.schedule
     try:
-        settings = [megatron_pipeline(schedule, pipeline) for pipeline in range(schedule.pipelines)]
+        texts = files(result.timeline.schedule)
     except ValueError as error:
-        raise InputError("--megatron", str(out), str(error)) from None
-    first = settings[0]  # orders that are Megatron's are the same for every pipeline of a cell
-    write_text(" ".join(first.arguments()) + "\n", folder(out) / "arguments.txt")
-    write_json({**first.config(), "num_microbatches": first.microbatches}, folder(out) / "config.json")
+        raise InputError(option, str(out), str(error)) from None
+    for name, text in texts.items():
+        write_text(text, folder(out) / name)

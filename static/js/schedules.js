@@ -8,6 +8,8 @@ import { Timeline } from "./timeline/timeline.js";
 import { Totals } from "./timeline/totals.js";
 
 const FILES = [["trace", "Perfetto trace"], ["spans", "CSV"], ["schedule", "Schedule as text"]];
+// Offered where that runtime can run the order.
+const RUNTIMES = { torch: "For torch.distributed.pipelining", megatron: "For Megatron-LM" };
 
 /** Timelines that show one window: what is done to one is done to all. */
 class Together {
@@ -26,10 +28,12 @@ class Together {
     const section = $("[data-timeline-template]", this.root).content.firstElementChild.cloneNode(true);
     const base = this.root.dataset.base;
     $("h3", section).textContent = name;
-    $(".files", section).append(...FILES.map(([form, label]) => el("a", { className: "link-button", href: `${base}${policy}/${form}/`, download: "" }, label)));
+    const offer = (files) => $(".files", section).append(...files.map(([form, label]) => el("a", { className: "link-button", href: `${base}${policy}/${form}/`, download: "" }, label)));
+    offer(FILES);
     this.list.append(section);
     const answer = await fetch(`${base}${policy}/timeline.json`, { headers: { Accept: "application/json" } });
     const drawn = answer.ok ? await answer.json() : { failed: true };
+    offer((drawn.runtimes ?? []).map((name) => [name, RUNTIMES[name]]));
     if (drawn.predicted) this.#add(policy, name, section, drawn);
     else this.#excuse(section, drawn);
   }

@@ -49,6 +49,18 @@ def test_gradients_are_those_of_one_pass() -> None:
     assert far(Cell(of).run(), whole(of)) < 1e-9
 
 
+REPLICAS = {"pipelines": [[0], [4]]}  # one whole model in the north, one in the south
+
+
+def test_replicas_without_a_pipeline_train_as_one_process() -> None:
+    """Data parallelism across data centres: one stage, and gradients alone cross the WAN."""
+    of = job(
+        devices=REPLICAS, dc_of_stage=None, stages=1, policy="1f1b", microbatches=2, steps=2, dtype="fp64"
+    )
+    assert [rank.dc_name for rank in single_machine(of, run="x", log_dir="").ranks] == ["north", "south"]
+    assert far(Cell(of).run(), whole(of)) < 1e-9
+
+
 @settings(max_examples=25, deadline=None)
 @given(replicas=st.integers(2, 5), sizes=st.lists(st.integers(1, 17), min_size=1, max_size=3))
 def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]) -> None:

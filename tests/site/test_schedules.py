@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import zipfile
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from engine.inputs import parse
+from engine.schedule.runtimes import megatron_files, torch_files
 from engine.schedule.scenario import Scenario
 from engine.schedule.text import parse_schedule
 from engine.simulate import simulate
@@ -130,6 +132,26 @@ def test_from_the_form_to_the_figures(world: World, operator: Client) -> None:
         operator.get(address, headers={"HX-Request": "true"}).templates[0].name
         == "schedules/schedules_result.html"
     )
+
+
+def test_other_runtimes_get_the_orders_that_they_can_run(world: World, operator: Client) -> None:
+    scenario = {**SCENARIO, "times": {"forward": 1, "backward": 2}}
+    computation = answered(world, {**QUESTION, "scenario": scenario, "policies": ["1f1b", "atlas"]})
+
+    def get(name: str, *of: str) -> Any:
+        return operator.get(reverse(f"schedules:schedule-{name}", args=[computation.pk, *of]))
+
+    assert get("timeline", "1f1b").json()["runtimes"] == ["torch", "megatron"]
+    assert get("timeline", "atlas").json()["runtimes"] == ["torch"]
+    result = simulate(parse(Scenario, {**scenario, "policy": "1f1b"}))
+    assert result.timeline is not None
+    for form, files in (("torch", torch_files), ("megatron", megatron_files)):
+        with zipfile.ZipFile(io.BytesIO(get("download", "1f1b", form).content)) as archive:
+            read = {name: archive.read(name).decode() for name in archive.namelist()}
+        assert read == files(result.timeline.schedule)
+    refused = get("download", "atlas", "megatron")
+    assert refused.status_code == 400
+    assert refused.content.decode().startswith("megatron: P0 S3: op 3 is F3")
 
 
 def test_the_files_are_those_of_the_command_line(world: World, operator: Client) -> None:

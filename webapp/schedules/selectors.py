@@ -1,5 +1,6 @@
 """What the Schedules pages show: figures as rows, a policy's timeline drawn again from its text, files."""
 
+import contextlib
 import io
 import json
 import uuid
@@ -13,13 +14,16 @@ from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
 from engine.schedule.contention import contention_name
+from engine.schedule.ir import Schedule
 from engine.schedule.registry import name_of
+from engine.schedule.runtimes import megatron_files, torch_files
 from engine.schedule.scenario import BEST, Scenario
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate_schedule
 from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
 from webapp.accounts.permissions import visible_or_404
+from webapp.common.figures import zipped
 from webapp.common.queries import whole
 from webapp.common.sources import first_values
 from webapp.computations.models import Computation, ComputationKind
@@ -187,9 +191,10 @@ def timed(computation: Computation, row: dict[str, Any]) -> SimulationResult:
 def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, Any]:
     """The snapshot that the canvas draws; ``{"too_large": spans}`` where there are too many."""
     result = timed(computation, row)
+    assert result.timeline is not None, "only feasible policies have a timeline"
     spans = result.spans()
     if len(spans) > MOST_TIMELINE_SPANS:
-        return {"too_large": len(spans)}
+        return {"too_large": len(spans), "runtimes": runtimes_of(result.timeline.schedule)}
     scenario, names = result.scenario, sorted(set(result.scenario.dcs))
     shape = shape_of(
         {
@@ -218,6 +223,7 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
     )
     return {
         "unit": unit_of(computation),
+        "runtimes": runtimes_of(result.timeline.schedule),
         "dcs": [{"name": name} for name in shape.dcs],
         "lanes": lanes(shape, []),
         # A loop also crosses from the last data centre to the first.
@@ -230,8 +236,24 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
     }
 
 
-def schedule_file(result: SimulationResult, form: str, unit: str) -> tuple[str, str, str] | None:
-    """(text, content type, suffix) of a download; None for an unknown one."""
+RUNTIMES = {"torch": torch_files, "megatron": megatron_files}
+
+
+def runtimes_of(schedule: Schedule) -> list[str]:
+    """The other runtimes that can run this order."""
+    able = []
+    for name, files in RUNTIMES.items():
+        with contextlib.suppress(ValueError):
+            files(schedule)
+            able.append(name)
+    return able
+
+
+def schedule_file(result: SimulationResult, form: str, unit: str) -> tuple[str | bytes, str, str] | None:
+    """(content, content type, suffix) of a download; None for an unknown one.
+
+    Raises ValueError if another runtime cannot run this order.
+    """
     assert result.timeline is not None, "only feasible policies have a schedule"
     if form == "schedule":
         return f"{result.timeline.schedule}\n", "text/plain", "schedule.txt"
@@ -241,4 +263,6 @@ def schedule_file(result: SimulationResult, form: str, unit: str) -> tuple[str, 
         file = io.StringIO()
         write_csv(result.spans(), file)
         return file.getvalue(), "text/csv", "csv"
+    if form in RUNTIMES:
+        return zipped(RUNTIMES[form](result.timeline.schedule)), "application/zip", f"{form}.zip"
     return None

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
@@ -115,14 +115,18 @@ def schedule_timeline(request: HttpRequest, pk: uuid.UUID, policy: str) -> HttpR
 
 
 def schedule_download(request: HttpRequest, pk: uuid.UUID, policy: str, form: str) -> HttpResponse:
-    """One policy's schedule as text, its spans as CSV, or its trace for Perfetto."""
+    """One policy's schedule as text, its spans as CSV, its trace for Perfetto, or what another runtime reads
+    (400 with the first op that differs if it cannot run this order)."""
     computation = _visible(request, pk)
     result = timed(computation, _policy(request, pk, policy))
-    file = schedule_file(result, form, computation.request.get("unit", "slot"))
+    try:
+        file = schedule_file(result, form, computation.request.get("unit", "slot"))
+    except ValueError as error:
+        return HttpResponseBadRequest(f"{form}: {error}", content_type="text/plain; charset=utf-8")
     if file is None:
         raise Http404
-    text, content_type, suffix = file
-    return download(text, content_type, f"{policy}-{computation.pk}.{suffix}")
+    content, content_type, suffix = file
+    return download(content, content_type, f"{policy}-{computation.pk}.{suffix}")
 
 
 def _policy(request: HttpRequest, pk: uuid.UUID, policy: str) -> dict[str, Any]:
