@@ -207,7 +207,8 @@ class Lead(RecoveryHost):
         if not self._settings.smaller or not self._attempt:  # nothing has begun yet that could go on
             self._give_up(why)
             return
-        found = smaller(self._present, set(self._saved_steps))
+        done = max(self._history.losses, default=-1) + 1
+        found = smaller(self._present, set(self._saved_steps), done=done)
         if isinstance(found, Infeasible):
             self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
             return

@@ -14,6 +14,7 @@ from engine.cluster.all_reduce import (
     sent_shares,
 )
 from engine.job.fields import JobFields
+from engine.job.network import Between
 from engine.job.sections.device import BYTES_OF_PARAMETER
 
 BUCKET_BYTES = 25_000_000  # of gradients that are summed at once
@@ -45,11 +46,15 @@ def all_reduce_of(job: JobFields, stage: int) -> AllReduce:
     With `auto` replicas in one data centre take the ring, which there is gloo's or NCCL's own. A stage whose
     replicas make no grid of domains sums along a ring in place of hierarchically.
     """
+    return _chosen(job, stage, [dc for _, dc in job.ring_of(stage)])
+
+
+def _chosen(job: JobFields, stage: int, dcs: list[int]) -> AllReduce:
+    """How replicas in these data centres, in the order of the ring, sum the gradients of a stage."""
     choice = job.cell.all_reduce
-    dcs = [dc for _, dc in job.ring_of(stage)]
     replicas = replicas_in(job, dcs)
     if choice == "auto" and len(set(dcs)) > 1:
-        nbytes = _gradient_bytes(job, stage)
+        nbytes = gradient_bytes(job, stage)
         kinds: list[AllReduce] = (
             ["ring", "hierarchical", "sharded"] if replicas.is_grid else ["ring", "sharded"]
         )
@@ -86,23 +91,31 @@ def _crossed(job: JobFields, stage: int, kind: AllReduce) -> list[tuple[int, int
     return list(dict.fromkeys((dcs[i], dcs[j]) for i, j in sent if dcs[i] != dcs[j]))
 
 
-def sum_of_stage_s(job: JobFields, stage: int) -> float:
-    """Seconds of the sums of a stage's replicas, and of a matrix that the first and last stage share."""
-    dcs = [dc for _, dc in job.ring_of(stage)]
-    total_s = _summed_s(all_reduce_of(job, stage), _gradient_bytes(job, stage), replicas_in(job, dcs), dcs)
+def sum_of_stage_s(job: JobFields, stage: int, between: Between | None = None) -> float:
+    """Seconds of the sums of a stage's replicas, and of a matrix that the first and last stage share.
+
+    between : the networks of data centres, for instance as measured; None: those of the job.
+    """
+    total_s = sum_over_s(job, stage, [dc for _, dc in job.ring_of(stage)], between)
     if job.model.tied and stage in (0, job.cell.stages - 1) and job.cell.stages > 1:
         shared = job.model.shape.tied_parameters * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
         ends = [job.dcs[0], job.dcs[-1]]
-        total_s += _summed_s("ring", shared, replicas_in(job, ends), ends)
+        total_s += _summed_s("ring", shared, replicas_in(job, ends, between), ends)
     return total_s
 
 
-def replicas_in(job: JobFields, dcs: list[int]) -> Replicas:
-    """Replicas in these data centres, and the job's networks between them."""
+def sum_over_s(job: JobFields, stage: int, dcs: list[int], between: Between | None = None) -> float:
+    """Seconds in which replicas in these data centres, in the order of the ring, sum a stage's gradients."""
+    replicas = replicas_in(job, dcs, between)
+    return _summed_s(_chosen(job, stage, dcs), gradient_bytes(job, stage), replicas, dcs)
+
+
+def replicas_in(job: JobFields, dcs: list[int], between: Between | None = None) -> Replicas:
+    """Replicas in these data centres, and the networks between them: as given, or the job's."""
     known = sorted(set(dcs))
     latency_s, rate = np.zeros((len(known),) * 2), np.full((len(known),) * 2, ALLREDUCE_BYTES_PER_S)
     for (i, a), (j, b) in permutations(enumerate(known), 2):
-        link = job.between(a, b)
+        link = (between or job.between)(a, b)
         latency_s[i, j] = link.latency_ms / 1e3 if link else 0.0
         rate[i, j] = link.rate_bytes_per_s if link else 0.0
     at = np.searchsorted(known, dcs)
@@ -119,7 +132,8 @@ def _most_in_domain(job: JobFields, dcs: list[int]) -> int:
     return max(1, min(sizes) // job.cell.tp)
 
 
-def _gradient_bytes(job: JobFields, stage: int) -> float:
+def gradient_bytes(job: JobFields, stage: int) -> float:
+    """Bytes of the gradients of one stage, of each of its ranks."""
     return stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
 
 

@@ -346,9 +346,6 @@ def _check_adapt(job: JobFields) -> None:
         raise InputError(field, True, "needs failures.recovery, which starts ranks again during a run")
     if job.persistence.checkpoint is None:
         raise InputError(field, True, "needs persistence.checkpoint, from which the new layout begins")
-    if job.is_mixed:
-        allowed = "must be left out if pipelines run through different data centres (devices)"
-        raise InputError(field, True, allowed)
 
 
 def _check_device(job: JobFields) -> None:

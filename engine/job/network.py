@@ -1,5 +1,6 @@
 """The WAN under one hop of a pipeline: its rate by window, cap and number of connections."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cluster import tcp
@@ -29,6 +30,9 @@ class HopNetwork:
     def transfer_ms(self, nbytes: int) -> float:
         """Milliseconds for which a message of `nbytes` occupies the pair, propagation not counted."""
         return nbytes / self.rate_bytes_per_s * 1e3
+
+
+Between = Callable[[int, int], HopNetwork | None]  # the network of two data centres, by index
 
 
 def hop_network(*, latency_ms: float, cap_gbps: float, connections: int | None) -> HopNetwork:

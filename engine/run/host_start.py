@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 
 from engine.control.listening import listen
+from engine.job.adapt.placements import compile_search
 from engine.job.checkpoint.resuming import with_kept_rate
 from engine.job.devices import CUDA
 from engine.job.job import TrainJob
@@ -86,6 +87,8 @@ def prepare(job: TrainJob, schedule: Schedule | None) -> None:
         check_parts(job.model)
     if job.failures.recovery is not None:
         predict(job, schedule=schedule)  # compiles what a smaller layout is judged by
+        if job.cell.devices is not None:
+            compile_search()
     if job.failures.adapt is not None or job.prefill is not None:
         load_kernels()  # of a rank that plans anew, and of the coordinator
     share()

@@ -196,13 +196,18 @@ def test_layers_by_hand_stay_with_as_many_stages_and_are_even_with_fewer() -> No
     assert two.job.device.times_ms.forward == [30.0, 30.0]
 
 
-def test_of_a_placement_whole_pipelines_stay() -> None:
+def test_a_placement_on_fewer_gpus_is_made_anew() -> None:
+    """The third GPU of the first pipeline is in the south; one in the north with the same stage is left."""
     placed = job(dc_of_stage=None, devices={"pipelines": [[0, 1, 4], [2, 5, 3]]}, recovery={})
     spec = single_machine(placed, run="x", log_dir="")
-    cut = smaller(spec, {0, 1, 2, 4, 5})
+    cut, across = smaller(spec, {0, 1, 2, 4, 5}), smaller(spec, {0, 1, 3, 4, 5})
     assert isinstance(cut, Layout)
-    assert [a.rank for a in cut.ranks] == [0, 1, 2]
-    assert isinstance(smaller(spec, {0, 1, 3, 4, 5}), Infeasible)
+    assert [(a.rank, a.stage) for a in cut.ranks] == [(0, 0), (1, 1), (5, 2)]
+    assert cut.job.cell.devices is not None
+    assert cut.job.cell.devices.pipelines == [[0, 1, 3]]
+    assert isinstance(across, Layout)
+    assert len(across.ranks) == 3, "no pipeline is whole, but three GPUs make one"
+    assert isinstance(smaller(spec, {0, 1}), Infeasible)
 
 
 class Stage:

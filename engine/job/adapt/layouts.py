@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
+from engine.job.adapt.links import Pair, as_measured, hop_factors, of_pairs
 from engine.job.adapt.measured import (
     LATENCY,
     LINK,
@@ -25,8 +26,10 @@ from engine.job.adapt.measured import (
     scenario_as_measured,
     wan_hops,
 )
+from engine.job.all_reduce import sum_of_stage_s
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.network import Between
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
 from engine.job.recovery.cutting import (
@@ -47,7 +50,6 @@ MOST_BOUNDED = 2048  # layouts of which a bound is computed
 MOST_SPLITS = 64  # of the same stages over the same data centres in the same order
 MOST_TIMED = 24  # of these, the ones whose schedule is made and timed
 MOST_SEARCHED = 6  # the same where the policy searches, for SEARCH_S each
-Pair = frozenset[int]  # of two data centres, by index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,14 @@ class Conditions:
     of_gpu: Mapping[int, float]
     transfer: Mapping[Pair, float]
     latency_ms: Mapping[Pair, float]
+
+    def between(self, job: TrainJob) -> Between:
+        """The networks of the job's data centres as measured."""
+        return as_measured(job, self.transfer, self.latency_ms)
+
+    def sums_s(self, job: TrainJob) -> tuple[float, ...]:
+        """Seconds in which the replicas of each stage sum their gradients over the measured links."""
+        return tuple(sum_of_stage_s(job, stage, self.between(job)) for stage in range(job.cell.stages))
 
     def as_rows(self) -> tuple[tuple[Any, ...], ...]:
         """As JSON has it: rows of a name, a rank or two data centres, and the figure."""
@@ -86,10 +96,14 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLayout:
-    """A layout, and what an iteration takes with it under the measured conditions, in seconds."""
+    """A layout, and what an iteration takes with it under the measured conditions, in seconds.
+
+    move_s : until GPUs that get another stage have its state, beyond a checkpoint and a start.
+    """
 
     layout: Layout
     iteration_s: float
+    move_s: float = 0.0
 
 
 def conditions_of(
@@ -108,7 +122,9 @@ def conditions_of(
     counted = planned(job.scenario, schedule)
     transfer: dict[Pair, float] = {}
     latency_ms: dict[Pair, float] = {}
-    for low, high in wan_hops(job.scenario).values():
+    if job.is_mixed:
+        transfer, latency_ms = of_pairs(spec, by_rank)
+    for low, high in () if job.is_mixed else wan_hops(job.scenario).values():
         pair = frozenset((job.dcs[low], job.dcs[high]))
         if (name := (LINK, low, high)) in measured and name in counted:
             transfer[pair] = max(transfer.get(pair, 0.0), measured[name] / counted[name])
@@ -266,6 +282,16 @@ def _timed(
         "cell.devices": None,
         **cell_changes(spec.job, stages=stages, pipelines=cell.pipelines, passes=passes),
     }
+    return timed(spec, ranks, changes, conditions)
+
+
+def timed(
+    spec: LaunchSpec, ranks: Ranks, changes: dict[str, Any], conditions: Conditions
+) -> FoundLayout | None:
+    """The job with `changes`, on `ranks`, with a schedule for the measured conditions.
+
+    None if it is no job, has no schedule, or holds more activations than the present layout does.
+    """
     try:
         job = parse(TrainJob, cut_document(spec.job, changes))
         scenario = scenario_as_measured(job, job.scenario.sharing, _factors(job, ranks, conditions))
@@ -280,7 +306,8 @@ def _timed(
     if _activations(job, schedule) > _activations(spec.job, schedule_of(spec.job)):
         return None
     times = planned(scenario, schedule)
-    iteration_s = predict(job, schedule=schedule, scenario=scenario).iteration_s
+    allreduce_s = conditions.sums_s(job)
+    iteration_s = predict(job, schedule=schedule, scenario=scenario, allreduce_s=allreduce_s).iteration_s
     layout = Layout(job=job, ranks=ranks, times=as_rows(times), conditions=conditions.as_rows())
     return FoundLayout(layout=layout, iteration_s=iteration_s)
 
@@ -297,12 +324,7 @@ def _factors(job: TrainJob, ranks: Ranks, conditions: Conditions) -> dict[Quanti
         for kind in "FRBW":
             slow = conditions.of_gpu.get(a.rank, 1.0)
             factors[kind, a.stage] = max(factors.get((kind, a.stage), 0.0), slow)
-    for hop, (low, high) in wan_hops(job.scenario).items():
-        pair = frozenset((job.dcs[low], job.dcs[high]))
-        factors[LINK, low, high] = conditions.transfer.get(pair, 1.0)
-        latency = float(job.scenario.hop_latency[hop])
-        if pair in conditions.latency_ms and latency > 0:
-            factors[LATENCY, low, high] = conditions.latency_ms[pair] / latency
+    factors.update(hop_factors(job, conditions.between(job)))
     return factors
 
 

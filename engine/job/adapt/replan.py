@@ -34,20 +34,28 @@ class ReplanResult:
     expected: Measured
 
 
-def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measured) -> ReplanResult:
+def replan(
+    job: TrainJob,
+    present: Schedule,
+    expected: Measured,
+    measured: Measured,
+    sums_s: tuple[float, ...] | None = None,
+) -> ReplanResult:
     """Plan with what was measured instead of what was expected, both in milliseconds by quantity.
 
     The layers of a model stay where they are, and so do its connections: the new schedule has the traversal,
     the chunks and the sharing of the present one.
+
+    sums_s : seconds in which the replicas of each stage sum over the measured links; None: as predicted.
     """
     assert job.failures.adapt is not None
     policy = (
         job.pipeline_strategy.policy if job.failures.adapt.policy == "same" else job.failures.adapt.policy
     )
     scenario = as_taken(job, present, measured)
-    before_s = _iteration_s(job, present, scenario)
+    before_s = _iteration_s(job, present, scenario, sums_s)
     found = _built(job, present, scenario, policy)
-    after_s = before_s if found is None else _iteration_s(job, found, scenario)
+    after_s = before_s if found is None else _iteration_s(job, found, scenario, sums_s)
     if after_s > before_s * (1 - LEAST_GAIN):
         found, after_s = None, before_s
     return ReplanResult(
@@ -67,8 +75,10 @@ def as_taken(job: TrainJob, present: Schedule, taken: Measured) -> Scenario:
     return scenario_as_measured(job, present.sharing, factors)
 
 
-def _iteration_s(job: TrainJob, schedule: Schedule, scenario: Scenario) -> float:
-    return predict(job, schedule=schedule, scenario=scenario).iteration_s
+def _iteration_s(
+    job: TrainJob, schedule: Schedule, scenario: Scenario, sums_s: tuple[float, ...] | None = None
+) -> float:
+    return predict(job, schedule=schedule, scenario=scenario, allreduce_s=sums_s).iteration_s
 
 
 def _built(job: TrainJob, present: Schedule, scenario: Scenario, policy: str) -> Schedule | None:

@@ -34,24 +34,37 @@ def moved(event: LayoutChanged) -> str:
     layout, named = event.layout, deviating(event)
     gpus = "" if layout.gpus == layout.before.gpus else f" on {layout.gpus} of {layout.before.gpus} GPUs"
     before, after, gain = _ms(event.before_s), _ms(event.after_s), _duration(event.gain_s)
+    same_cut = (layout.pipelines, layout.stages) == (layout.before.pipelines, layout.before.stages)
+    if layout.job is not None and "devices" in layout.job["cell"] and same_cut:
+        what, earlier = "placement", ""
+    else:
+        what, earlier = "layout", f", before {described_layout(layout.before)}"
     return (
-        f"Moved to another layout from iteration {event.iteration + 1:,} on: "
-        f"{described_layout(layout)}{gpus}, before {described_layout(layout.before)}. "
+        f"Moved to another {what} from iteration {event.iteration + 1:,} on: "
+        f"{described_layout(layout)}{gpus}{earlier}. "
         f"An iteration should now take {after} instead of {before}, which gains {gain} over the iterations "
         f"left. The move took {event.lost_s:.1f} s. Cause: {named}."
     )
 
 
 def described_layout(cut: Cut) -> str:
-    """How many pipelines, stages and microbatches; of a new layout its way through the data centres, too."""
+    """How many pipelines, stages and microbatches; of a new layout also the way through the data centres."""
     way = ""
     if isinstance(cut, NewLayout) and cut.job is not None:
-        names = [dc["name"] for dc in cut.job["datacenters"]]
-        dcs = next(iter(cut.dcs_of_rank.values()))
-        way = f" through {', '.join(f'{names[dc]} ({len(list(of))})' for dc, of in groupby(dcs))}"
+        way = f" through {_ways(cut, [dc['name'] for dc in cut.job['datacenters']])}"
     pipelines = f"{cut.pipelines} pipeline{'s' * (cut.pipelines != 1)}"
     stages = f"{cut.stages} stage{'s' * (cut.stages != 1)}"
     return f"{pipelines} of {stages}{way} with {cut.microbatches} microbatches each"
+
+
+def _ways(layout: NewLayout, names: list[str]) -> str:
+    """The data centres of the pipelines, with how many stages are in each; of many ways only their number."""
+    ways = list(dict.fromkeys(layout.dcs_of_rank.values()))
+    if len(ways) > MOST_NAMED:
+        return f"their data centres in {len(ways)} ways"
+    return " and ".join(
+        ", ".join(f"{names[dc]} ({len(list(of))})" for dc, of in groupby(way)) for way in ways
+    )
 
 
 def deviating(event: Adapted | LayoutChanged) -> str:

@@ -171,7 +171,8 @@ class LayoutChanged(OfRank):
     gain_s: Amount
     """Predicted gain over the iterations that were left, seconds."""
     cost_s: Amount
-    """What the move was expected to cost: a checkpoint and a start, as last measured, seconds."""
+    """What the move was expected to cost: a checkpoint and a start, as last measured, and of a placement the
+    transfer of states, seconds."""
     source: Source = Field(Source.CHECKPOINT, validation_alias="from", serialization_alias="from")
     """Where the state is from: memory, peer or checkpoint."""
     lost_s: Amount = 0.0

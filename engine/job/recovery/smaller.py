@@ -3,15 +3,19 @@
 The global batch stays, so each pipeline that is left does more microbatches. Fewer pipelines with the stages
 as they are come first: what a stage's replica holds in memory is then still of use, and no GPU holds more of
 the model than before. Fewer stages, each with more layers, only where the job says that a GPU can hold them.
+
+A run with a placement (DT-FM) gets another one, on the GPUs that are left.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
+from engine.job.adapt.better import timed_placements
+from engine.job.adapt.layouts import Conditions
+from engine.job.adapt.placements import Grid, placements
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.planned import pinned, schedule_of
@@ -26,16 +30,25 @@ from engine.job.recovery.cutting import (
     peak_in_flight,
 )
 from engine.job.recovery.layout import Layout
+from engine.schedule.registry import SEARCHING
+
+MOST_PLACED = 4  # placements of which the schedule is made and timed
+MOST_PLACED_BY_SEARCH = 2  # the same where the policy searches
 
 
-def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
+def smaller(spec: LaunchSpec, left: set[int], *, done: int = 0) -> Layout | Infeasible:
     """The fastest layout of the present one, `spec`, on the ranks that are `left`.
 
     As many stages as now wherever a pipeline of them fits, else the most that do. The first rank keeps its
     place, as it reports for all; where it is lost itself, the layout is one for another launch.
     Infeasible, with the reason, where the GPUs cannot hold the model.
+
+    done : steps of the run so far. What is left decides whether a faster placement is worth the transfer of
+        states.
     """
     here = [a for a in spec.ranks if a.rank in left]
+    if spec.job.cell.devices is not None and (placed := _placed_again(spec, here, done)) is not None:
+        return placed
     present = peak_in_flight(spec.job, schedule_of(spec.job))
     reason = _too_few(spec, here)
     for stages in _stages(spec.job):
@@ -85,7 +98,7 @@ def _cuts(
     for pipelines in range(min(job.cell.pipelines, len(here) // stages), 0, -1):
         if total % pipelines:
             continue
-        placed = _whole(spec, here, pipelines) if job.is_mixed else _placed(spec, here, stages, pipelines)
+        placed = _placed(spec, here, stages, pipelines)
         if placed is None:
             continue
         where, ranks = placed
@@ -125,16 +138,33 @@ def _dc_of_stage(
     return dcs if len(dcs) == stages and (not leads or dcs[0] == first) else None
 
 
-def _whole(
-    spec: LaunchSpec, here: Sequence[RankAssignment], pipelines: int
-) -> tuple[dict[str, Any], Ranks] | None:
-    """Of a placement whose pipelines differ: those of which nothing is lost."""
-    job = spec.job
-    assert job.cell.devices is not None
-    count = Counter(a.pipeline for a in here)
-    whole = [p for p in range(job.cell.pipelines) if count[p] == job.cell.stages][:pipelines]
-    if len(whole) < pipelines or (leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
-        return None
-    ranks = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
-    devices = {"pipelines": [list(job.cell.devices.pipelines[p]) for p in whole]}
-    return {"cell.devices": devices, "cell.dc_of_stage": None}, ranks
+def _placed_again(spec: LaunchSpec, here: Sequence[RankAssignment], done: int) -> Layout | None:
+    """The placement of the most pipelines that fit which ends the run first; None where there is none.
+
+    Counted with the transfer of states to GPUs that get another stage, and by the links as measured so far.
+    """
+    job, conditions = spec.job, Conditions.of_rows(spec.conditions)
+    total = job.cell.pipelines * job.cell.microbatches_of_step
+    most = MOST_PLACED_BY_SEARCH if job.pipeline_strategy.policy in SEARCHING else MOST_PLACED
+    for pipelines in range(min(job.cell.pipelines, len(here) // job.cell.stages), 0, -1):
+        if total % pipelines:
+            continue
+        grids = placements(spec, here, pipelines, conditions)[:most] + _whole(spec, here, pipelines)
+        found = [one for grid in grids for one in timed_placements(spec, grid, conditions)]
+        if found:
+            steps = max(1, job.optimizer.steps - done)
+            return min(found, key=lambda one: steps * one.iteration_s + one.move_s).layout
+    return None
+
+
+def _whole(spec: LaunchSpec, here: Sequence[RankAssignment], pipelines: int) -> list[Grid]:
+    """The pipelines of which nothing is lost, where there are enough: no state needs to move."""
+    at = {(a.pipeline, a.stage): a for a in here}
+    stages = range(spec.job.cell.stages)
+    grid = [
+        tuple(at[p, s] for s in stages)
+        for p in range(spec.job.cell.pipelines)
+        if all((p, s) in at for s in stages)
+    ]
+    leads_first = not leads(spec, here) or (grid and grid[0][0].rank == spec.first_rank)
+    return [tuple(grid[:pipelines])] if len(grid) >= pipelines and leads_first else []

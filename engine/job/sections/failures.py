@@ -29,8 +29,9 @@ class AdaptSettings(Document):
     deviation : share by which a time must be off before it counts (0.1: by 10 %).
     iterations : for how many iterations in a row, in the same direction.
     policy : the policy of the new plan: the job's own policy (same), or auto, which searches.
-    layout : whether the run may also move to other stages, pipelines and data centres, where that gains more
-        over the iterations that are left than a checkpoint and a start cost. Needs recovery and checkpoints.
+    layout : whether the run may also move to other stages, pipelines and data centres, or with `devices` to
+        another placement, where that gains more over the iterations that are left than it costs. Needs
+        recovery and checkpoints.
     """
 
     deviation: Annotated[Number, Field(ge=0.01, le=10)] = 0.1

@@ -117,15 +117,23 @@ def _stopped_by(search: PartitionSearch) -> StoppedBy:
     return "evaluations" if search.left == 0 else "bounds"
 
 
-def lay_out(search: PartitionSearch, members: Ints) -> tuple[Ints, Ints]:
-    """Groups (P, D) in pipeline order and pipelines (D, P), matched and on the shortest path."""
+def lay_out(search: PartitionSearch, members: Ints, first: int | None = None) -> tuple[Ints, Ints]:
+    """Groups (P, D) in pipeline order and pipelines (D, P), matched and on the shortest path.
+
+    first : a device whose group is to be the first one: the path is then the shortest of those that begin or
+        end there, to EXACT groups.
+    """
     state, room = search.state, search.room
     state.members[:] = members
     evaluate(search.costs, state, True, room)
     if members is search.book.members:
         _take_shorter(state.between, search.book.order, state.order)
+    if first is not None:
+        _pin(state.between, int(state.group[first]))
     _order_groups(search)
     order = state.order
+    if first is not None and order[-1] == state.group[first]:
+        order[:] = order[::-1].copy()
     slots = np.empty((search.problem.replicas, search.problem.stages), dtype=np.int64)
     slots[:, 0] = np.arange(search.problem.replicas)
     for stage in range(1, search.problem.stages):
@@ -133,6 +141,13 @@ def lay_out(search: PartitionSearch, members: Ints) -> tuple[Ints, Ints]:
         slots[:, stage] = room.match.column_of[slots[:, stage - 1]]
     pipelines = state.members[order, slots]
     return pipelines.T.copy(), pipelines
+
+
+def _pin(between: Floats, group: int) -> None:
+    """Makes every hop of a group dearer than any path: inside a path it would take two, at an end one."""
+    dear = between.sum() + 1
+    between[group] += dear
+    between[:, group] += dear
 
 
 def _take_shorter(between: Floats, other: Ints, order: Ints) -> None:

@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from engine.errors import InputError
+from engine.job.adapt.better import better
 from engine.job.adapt.judge import Judge, Verdict
-from engine.job.adapt.layouts import FoundLayout, better_layout, conditions_of
+from engine.job.adapt.layouts import FoundLayout, conditions_of
 from engine.job.adapt.measured import Measured, as_rows, of_rows, planned, slowest
 from engine.job.adapt.replan import LEAST_GAIN, ReplanResult, replan
 from engine.job.events.base import Emit
@@ -103,15 +104,19 @@ class Leader(Follower):
     def _plan(self, verdict: Verdict) -> None:
         expected, measured = dict(self._expected), {**self._expected, **verdict.measured}
         self._verdict = verdict
-        self._planning = self._planner.submit(self._replanned, expected, measured, self._latest)
+        steps = self._job.optimizer.steps - (self._due or 0)
+        self._planning = self._planner.submit(self._replanned, expected, measured, self._latest, steps)
 
-    def _replanned(self, expected: Measured, measured: Measured, by_rank: Mapping[int, Measured]) -> Planned:
+    def _replanned(
+        self, expected: Measured, measured: Measured, by_rank: Mapping[int, Measured], steps: int
+    ) -> Planned:
         """A schedule for the present layout, and a layout that is better even than with that schedule."""
-        result = replan(self._job, self._schedule, expected, measured)
         if not self._settings.layout:
-            return result, None
+            return replan(self._job, self._schedule, expected, measured), None
         conditions = conditions_of(self._spec, self._schedule, measured, by_rank)
-        return result, better_layout(self._spec, conditions, than_s=result.after_s * (1 - LEAST_GAIN))
+        result = replan(self._job, self._schedule, expected, measured, conditions.sums_s(self._job))
+        than_s = result.after_s * (1 - LEAST_GAIN)
+        return result, better(self._spec, conditions, than_s=than_s, steps=steps)
 
     def _decide(self, iteration: int, planning: Future[Planned]) -> Announced | None:
         assert self._verdict is not None
@@ -141,11 +146,12 @@ class Leader(Follower):
     def _worth(self, step: int, result: ReplanResult, layout: FoundLayout) -> LayoutChanged | None:
         """The move to a layout after `step` steps; None where it costs more than it still gains.
 
-        A checkpoint is taken to last as long as a start before the run has saved one.
+        A checkpoint is taken to last as long as a start before the run has saved one. GPUs that get another
+        stage also wait for its state.
         """
         assert self._verdict is not None
         checkpoint_s = self._checkpoint_s()
-        cost_s = self._start_s + (self._start_s if checkpoint_s is None else checkpoint_s)
+        cost_s = self._start_s + (self._start_s if checkpoint_s is None else checkpoint_s) + layout.move_s
         gain_s = max(0, self._job.optimizer.steps - step) * (result.after_s - layout.iteration_s)
         if gain_s <= cost_s:
             log.info("Another layout would gain %.1f s over what is left, and cost %.1f s.", gain_s, cost_s)
