@@ -199,7 +199,7 @@ class RankSupervisor:
             raise InputError("run", spec.run, "must be letters, digits, dots, hyphens, at most 100")
         if type(spec.generation) is not int or spec.generation < 0:
             raise InputError("generation", spec.generation, "must be a whole number, at least 0")
-        places = {assignment.rank: assignment.node for assignment in spec.ranks}
+        places = {assignment.rank: assignment.node for assignment in spec.gpus}
         for rank in spec.local:
             if places.get(rank) != self._node:
                 raise InputError("local", rank, f"must be ranks that `ranks` puts on node {self._node}")
@@ -217,7 +217,7 @@ class RankSupervisor:
         with self._lock:
             group.start()
             self._groups[spec.run] = (spec.generation, group)
-            self._gpu_of_rank[spec.run] = {rank.rank: rank.gpu for rank in spec.ranks}
+            self._gpu_of_rank[spec.run] = {rank.rank: rank.gpu for rank in spec.gpus}
 
     def _ended(self, spec: LaunchSpec) -> list[int]:
         return self._ledger.ended(spec.run, spec.generation, spec.start)

@@ -222,6 +222,7 @@ class _Watch:
         self.failure: str | None = None
         self.spans: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
         self._job, self._span_file, self._stores_spans = job, span_file, keep_spans
+        self._gpus = _gpus(job)
         self._metrics = metrics
         self._ready = 0
         self._last_step: float | None = None
@@ -296,14 +297,20 @@ class _Watch:
     def _on_spans(self, event: Spans) -> None:
         if not self._span_file and not self._stores_spans:
             return
-        pipeline, stage = divmod(event.rank, self._job.cell.stages)
-        gpu = f"{self._job.datacenters[self._job.dcs_of_pipeline[pipeline][stage]].name}/p{pipeline}s{stage}"
+        gpu = self._gpus[event.rank]
         for plain in event.spans:
             span = dataclasses.replace(plain, run=event.run, iteration=event.iteration, gpu=gpu)
             if self._span_file:
                 self._span_file.write(json.dumps(span.as_dict()) + "\n")
             if self._stores_spans:
                 self.spans.append(span)
+
+
+def _gpus(job: TrainJob) -> dict[int, str]:
+    """By rank, the name of its GPU: where it is, and what it computes at launch."""
+    spec = single_machine(job, run="", log_dir="")
+    names = {a.rank: f"{a.dc_name}/p{a.pipeline}s{a.stage}" for a in spec.ranks}
+    return names | {a.rank: f"{a.dc_name}/reserve-{a.rank}" for a in spec.reserve}
 
 
 def _loss(loss: float | None) -> str:

@@ -29,6 +29,7 @@ from engine.job.launch import LaunchSpec
 from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED
+from engine.job.reserve import most_gpus
 from engine.job.sections.failures import RecoverySettings
 
 AGAIN_S = 0.3  # between two attempts to connect
@@ -101,7 +102,9 @@ class Follow(RecoveryHost):
 
     def greeted(self, connection: SelectorChannel[FromLeader]) -> None:
         """It knows the secret: tell it what is here."""
-        connection.send(Hello(ranks=tuple(sorted(self._spec.local)), **dict(self._report())))
+        ranks = tuple(sorted(self._spec.local))
+        reserve = tuple(a for a in self._spec.reserve if a.rank in ranks)
+        connection.send(Hello(ranks=ranks, reserve=reserve, **dict(self._report())))
 
     def handle(self, connection: SelectorChannel[FromLeader], message: FromLeader) -> None:
         """Do what the leading host asks. Raises ValueError where it makes no sense now."""
@@ -137,7 +140,8 @@ class Follow(RecoveryHost):
         self._phase = "away"
 
     def _start(self, attempt: Attempt) -> None:
-        if attempt.layout is not None and not attempt.layout.applied(self._spec).local:
+        present = attempt.layout.applied(self._spec) if attempt.layout is not None else self._spec
+        if not present.local_ranks and most_gpus(self._spec.job) is None:
             self.close()
             self._ranks.leave(NOT_NEEDED)
             return

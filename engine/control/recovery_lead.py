@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.control.identity import identity_of
@@ -34,12 +35,14 @@ from engine.control.silence import SILENT_S
 from engine.errors import Infeasible
 from engine.job.events.base import Emit
 from engine.job.events.incidents import Failed, LayoutChanged, Recovery, Source
-from engine.job.launch import LaunchSpec
+from engine.job.launch import NOWHERE, LaunchSpec, RankAssignment
 from engine.job.recovery.attempt import Attempt, EndedRank, OpenFailure
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, Layout, change, roles
 from engine.job.recovery.plan import Saved, restart_point
+from engine.job.recovery.reserve import SharedReserve
 from engine.job.recovery.smaller import smaller
+from engine.job.reserve import most_gpus
 from engine.job.sections.failures import RecoverySettings
 
 HOUR_S = 3600.0
@@ -51,6 +54,7 @@ class Lead(RecoveryHost):
     Parameters
     ----------
     listener : where the other machines' hosts connect; None where all ranks are here.
+    reserve : is told which GPUs in reserve are on machines that answer.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Lead(RecoveryHost):
         history: History,
         emit: Emit,
         listener: socket.socket | None,
+        reserve: SharedReserve,
     ) -> None:
         super().__init__(spec, settings, ranks, selector, history=history, phase="gathering")
         self._emit = emit
@@ -70,6 +75,8 @@ class Lead(RecoveryHost):
         self._saved_steps = ranks.held()
         self._saved: Saved | None = None
         self._present = spec  # in the layout of the present attempt, or of the next one
+        self._gpus = {a.rank: a for a in spec.gpus}  # that the run holds
+        self._reserve = reserve
         self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
         self._current: Attempt | None = None
         self._failure: OpenFailure | None = None
@@ -106,8 +113,7 @@ class Lead(RecoveryHost):
             missing = [a for a in self._present.ranks if a.rank not in self._saved_steps]
             if not missing:
                 if self._moving is not None:
-                    self._go_over(Layout.of_event(self._spec, self._moving))
-                    self._change = {"left": self._moving.left, "layout": self._moving.layout}
+                    self._make_move(self._moving)
                 self._begin()
             elif time.monotonic() > self._since + self._settings.wait_s:
                 nodes = ", ".join(sorted({a.node for a in missing}))
@@ -119,7 +125,7 @@ class Lead(RecoveryHost):
             self._report_move(self._moving, self._current)
         if self._failure is None or self._current is None:
             return
-        failed, detail = self._failure.described(self._spec)
+        failed, detail = self._failure.described(self._whole())
         now, attempt = time.time(), self._current
         event = Recovery(
             rank=self._spec.first_rank,
@@ -158,6 +164,15 @@ class Lead(RecoveryHost):
         saved = self._saved
         return self._move is not None and saved is not None and saved.step >= self._move.iteration
 
+    def _make_move(self, move: LayoutChanged) -> None:
+        """Go over to the layout of a move, unless a GPU in reserve that it takes is gone."""
+        layout = Layout.of_event(self._whole(), move)
+        if not {a.rank for a in layout.ranks} <= set(self._saved_steps):
+            self._moving = None
+            return
+        self._go_over(layout)
+        self._change = {"left": move.left, "joined": move.joined, "layout": move.layout}
+
     def _report_move(self, move: LayoutChanged, attempt: Attempt) -> None:
         """Say what a move cost, now that all ranks run."""
         now = time.time()
@@ -188,11 +203,11 @@ class Lead(RecoveryHost):
             self._recoveries.popleft()
         assert self._failure is not None
         if any(rank.final for rank in self._failure.dead.values()):
-            self._give_up(self._failure.described(self._spec)[1])
+            self._give_up(self._failure.described(self._whole())[1])
             return
         if len(self._recoveries) >= self._settings.attempts:
             most = f"after {len(self._recoveries)} recoveries within an hour (recovery.attempts)"
-            self._give_up(f"{self._failure.described(self._spec)[1]}; {most}")
+            self._give_up(f"{self._failure.described(self._whole())[1]}; {most}")
             return
         self._recoveries.append(now)
         self._end_ranks()
@@ -208,7 +223,8 @@ class Lead(RecoveryHost):
             self._give_up(why)
             return
         done = max(self._history.losses, default=-1) + 1
-        found = smaller(self._present, set(self._saved_steps), done=done)
+        ranks = (*self._present.ranks, *self._in_reserve())
+        found = smaller(replace(self._present, ranks=ranks), set(self._saved_steps), done=done)
         if isinstance(found, Infeasible):
             self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
             return
@@ -221,6 +237,7 @@ class Lead(RecoveryHost):
         """The next attempt has this layout; the memory of another part of the model is of no use."""
         had = roles(self._present)
         self._layout, self._present = layout, layout.applied(self._spec)
+        self._gpus |= {a.rank: a for a in layout.ranks if self._gpus[a.rank].stage == NOWHERE}
         has = roles(self._present)
         self._saved_steps.update({rank: () for rank in self._saved_steps if has.get(rank) != had.get(rank)})
 
@@ -248,6 +265,7 @@ class Lead(RecoveryHost):
             )
             self._phase = "running"
             self._saved_steps.clear()
+            self._reserve.write(self._in_reserve())
             self._tell_all(Start(attempt=self._current))
             self._ranks.begin(self._current, store)
 
@@ -288,18 +306,20 @@ class Lead(RecoveryHost):
     def lost(self, connection: SelectorChannel[FromFollower], why: str) -> None:
         """A machine is gone, and its memory with it."""
         ranks = self._machines.pop(connection, ())
-        if not self._needs(ranks) or self._phase == "over":
-            return
         for rank in ranks:
             self._saved_steps.pop(rank, None)
-        nodes = {a.node for a in self._spec.ranks if a.rank in ranks}
+        self._reserve.write(self._in_reserve())
+        if not self._needs(ranks) or self._phase == "over":
+            return
+        nodes = {self._gpus[rank].node for rank in ranks}
         self._noticed().nodes.update(dict.fromkeys(nodes, why))
         if self._phase == "running":
             self._halt()
 
     def _greet(self, connection: SelectorChannel[FromFollower], message: Hello) -> None:
         ranks = message.ranks
-        others = {a.rank for a in self._spec.ranks} - set(self._spec.local)
+        self._take_in(message)
+        others = set(self._gpus) - set(self._spec.local)
         if ranks[0] != connection.rank or not set(ranks) <= others or connection in self._machines:
             raise ValueError("its ranks are not those of another machine of this run")
         for before in [other for other, its in self._machines.items() if set(its) & set(ranks)]:
@@ -309,11 +329,39 @@ class Lead(RecoveryHost):
         connection.send(Welcome())
         self._report(ranks, message)
         if not self._needs(ranks):
-            connection.send(Leave(why=NOT_NEEDED))
+            if most_gpus(self._spec.job) is None:
+                connection.send(Leave(why=NOT_NEEDED))
+            self._reserve.write(self._in_reserve())
             return
         if self._phase == "running":  # its ranks are not there: the others cannot go on
             self._noticed()
             self._halt()
+
+    def _take_in(self, message: Hello) -> None:
+        """Note GPUs in reserve that came to the run after its launch. Raises ValueError where it may not."""
+        new = {a.rank: a for a in message.reserve if a.rank not in self._gpus}
+        names = [dc.name for dc in self._spec.job.datacenters]
+        if any(a.dc >= len(names) or a.dc_name != names[a.dc] for a in new.values()):
+            raise ValueError("its GPUs are in no data centre of this run")
+        if len(self._gpus) + len(new) > (most_gpus(self._spec.job) or 0) and new:
+            raise ValueError("the run may hold no more GPUs (failures.adapt.most_gpus)")
+        self._gpus |= new
+
+    def _whole(self) -> LaunchSpec:
+        """The run with every GPU that it holds or held as a rank; those of the launch as they were then."""
+        return replace(self._spec, ranks=tuple(self._gpus.values()), reserve=())
+
+    def _in_reserve(self) -> tuple[RankAssignment, ...]:
+        """GPUs that no rank of the present layout computes on, of machines that answer."""
+        if most_gpus(self._spec.job) is None:
+            return ()
+        used = {a.rank for a in self._present.ranks}
+        here = set(self._spec.local).union(*self._machines.values())
+        return tuple(
+            replace(a, pipeline=NOWHERE, stage=NOWHERE)
+            for rank, a in sorted(self._gpus.items())
+            if rank in here and rank not in used
+        )
 
     def _report(self, ranks: tuple[int, ...], report: MachineState) -> None:
         if not set(report.held) <= set(ranks):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from engine.control.messages import Messages
 from engine.inputs import Document, Index
+from engine.job.launch import RankAssignment
 from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.layout import Layout
 from engine.job.recovery.plan import Saved
@@ -30,10 +31,14 @@ class MachineState(Document):
 
 
 class Hello(MachineState):
-    """The first message of a host: the ranks of its machine in order, and what it has."""
+    """The first message of a host: the ranks of its machine in order, and what it has.
+
+    reserve : those of its GPUs that are in reserve, which the leading host may not know yet.
+    """
 
     kind: Literal["hello"] = "hello"
     ranks: Annotated[tuple[Index, ...], Field(min_length=1)]
+    reserve: tuple[RankAssignment, ...] = ()
 
 
 class RanksEnded(Document):

@@ -339,13 +339,28 @@ def _check_adapt(job: JobFields) -> None:
     if job.failures.adapt is not None and job.swap_strategy:
         allowed = "must be left out with strategy swap, which uses ATOM's order"
         raise InputError("failures.adapt", job.failures.adapt.model_dump(), allowed)
-    if job.failures.adapt is None or not job.failures.adapt.layout:
+    if job.failures.adapt is None:
+        return
+    if job.failures.adapt.most_gpus is not None:
+        _check_most_gpus(job, job.failures.adapt.most_gpus, layout=job.failures.adapt.layout)
+    if not job.failures.adapt.layout:
         return
     field = "failures.adapt.layout"
     if job.failures.recovery is None:
         raise InputError(field, True, "needs failures.recovery, which starts ranks again during a run")
     if job.persistence.checkpoint is None:
         raise InputError(field, True, "needs persistence.checkpoint, from which the new layout begins")
+
+
+def _check_most_gpus(job: JobFields, most: int, *, layout: bool) -> None:
+    field = "failures.adapt.most_gpus"
+    if not layout:
+        raise InputError(field, most, "needs failures.adapt.layout: GPUs in reserve are taken by a move")
+    if job.cell.devices is not None:
+        raise InputError(field, most, "must be left out with devices, which name the GPUs of the run")
+    if most < job.cell.world_size:
+        allowed = f"at least {job.cell.world_size}, the GPUs with which the run begins"
+        raise InputError(field, most, allowed)
 
 
 def _check_device(job: JobFields) -> None:

@@ -10,16 +10,19 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.devices import CUDA
 from engine.job.job import TrainJob
+from engine.job.reserve import dcs_of_reserve
 
 LOCALHOST = "127.0.0.1"
 EXIT_FINAL = 78  # of a rank that would end the same way again: bad input, a loss that went wrong (EX_CONFIG)
 EXIT_PEER_LOST = 75  # of a rank that is not the cause: it lost another one (EX_TEMPFAIL)
+NOWHERE = -1  # pipeline and stage of a GPU in reserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAssignment:
     """The position of one rank; rank = (shard · pipelines + pipeline) · stages + stage.
 
+    Ranks of GPUs in reserve follow those of the launch; their pipeline and stage are NOWHERE.
     shard : its number among the `tp` ranks that compute the stage (tensor parallelism); 0 leads them.
     """
 
@@ -81,6 +84,7 @@ class Disturbance:
 class LaunchSpec:
     """One run on one machine: the whole run's `ranks`, and those that are `local` here.
 
+    reserve : GPUs that the run holds and no rank computes on yet; `local` names those here, too.
     rendezvous_port 0 lets the machine that hosts the store choose one (single-machine runs only).
     ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
     attempt : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
@@ -104,12 +108,14 @@ class LaunchSpec:
     start: int = 1
     times: tuple[tuple[Any, ...], ...] = ()
     conditions: tuple[tuple[Any, ...], ...] = ()
+    reserve: tuple[RankAssignment, ...] = ()
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["job"] = self.job.to_document()
-        values["ranks"] = [asdict(assignment) for assignment in self.ranks]
+        for name in ("ranks", "reserve"):
+            values[name] = [asdict(assignment) for assignment in values[name]]
         values["disturbance"] = asdict(self.disturbance)
         return json.dumps(values)
 
@@ -119,7 +125,10 @@ class LaunchSpec:
         try:
             values = read_json(text)
             job = parse(TrainJob, values.pop("job"), at="job")
-            ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
+            ranks, reserve = (
+                tuple(RankAssignment(**assignment) for assignment in values.pop(name, ()))
+                for name in ("ranks", "reserve")
+            )
             disturbance = _disturbance(values.pop("disturbance", {}))
             ports = values.pop("ports", None)
             times, known = (tuple(map(tuple, values.pop(name, ()))) for name in ("times", "conditions"))
@@ -131,6 +140,7 @@ class LaunchSpec:
                 ports=None if ports is None else _port_range(ports),
                 times=times,
                 conditions=known,
+                reserve=reserve,
             )
         except InputError:
             raise
@@ -143,6 +153,23 @@ class LaunchSpec:
     def first_rank(self) -> int:
         """The rank that hosts the rendezvous store and reports the result."""
         return min(assignment.rank for assignment in self.ranks)
+
+    @property
+    def local_ranks(self) -> tuple[RankAssignment, ...]:
+        """Those of `ranks` that are here."""
+        return tuple(assignment for assignment in self.ranks if assignment.rank in self.local)
+
+    @property
+    def gpus(self) -> tuple[RankAssignment, ...]:
+        """All GPUs that the run holds."""
+        return (*self.ranks, *self.reserve)
+
+
+def in_reserve(rank: int, dc: int, dc_name: str, *, node: str, host: str, gpu: int) -> RankAssignment:
+    """A GPU that a run holds and does not use yet."""
+    return RankAssignment(
+        rank=rank, pipeline=NOWHERE, stage=NOWHERE, dc=dc, dc_name=dc_name, node=node, host=host, gpu=gpu
+    )
 
 
 def _disturbance(values: dict[str, Any]) -> Disturbance:
@@ -189,12 +216,19 @@ def single_machine(
             )
         used[dc] += 1
     ranks.sort(key=lambda assignment: assignment.rank)
+    reserve = []
+    for rank, dc in enumerate(dcs_of_reserve(job), start=places):  # such a job has no tp
+        name = job.datacenters[dc].name
+        gpu = _gpu_of(job, rank, used[dc])
+        reserve.append(in_reserve(rank, dc, name, node=f"{name}-{used[dc]}", host=LOCALHOST, gpu=gpu))
+        used[dc] += 1
     return LaunchSpec(
         run=run,
         generation=1,
         job=job,
         ranks=tuple(ranks),
-        local=tuple(range(len(ranks))),
+        reserve=tuple(reserve),
+        local=tuple(range(len(ranks) + len(reserve))),
         rendezvous_host=LOCALHOST,
         rendezvous_port=0,
         secret=secrets.token_hex(16),

@@ -86,7 +86,7 @@ def ground_of(start: Start, die: Die) -> Ground:
         also=start.kept.peers(me.rank) if start.kept else (),
         cuts=start.cuts,
     )
-    adapting = _adapting(spec, me, schedule, mesh, events)
+    adapting = _adapting(start, schedule, mesh, events)
     recorder = Recorder(me, events, die, adapting.report if adapting else None)
     return Ground(
         spec=spec,
@@ -177,11 +177,11 @@ def _tp(me: RankAssignment, job: TrainJob, mesh: Mesh, device: Device) -> OneRan
     return TpGroup(me, job.cell.tp, mesh.store, device)
 
 
-def _adapting(
-    spec: LaunchSpec, me: RankAssignment, schedule: Schedule, mesh: Mesh, events: EventWriter
-) -> Follower | None:
+def _adapting(start: Start, schedule: Schedule, mesh: Mesh, events: EventWriter) -> Follower | None:
+    spec, me = start.spec, start.me
     if spec.job.failures.adapt is None:
         return None
     if me.rank != spec.first_rank:
         return Follower(mesh.store, rank=me.rank)
-    return Leader(mesh.store, spec=spec, schedule=schedule, emit=events.put)
+    reserve = start.kept.reserve if start.kept else None
+    return Leader(mesh.store, spec=spec, schedule=schedule, emit=events.put, reserve=reserve)

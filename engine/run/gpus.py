@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from engine.errors import InputError
 from engine.job.devices import CUDA
-from engine.job.launch import LaunchSpec
+from engine.job.launch import NOWHERE, LaunchSpec
 from engine.job.memory import machine_bytes, state_bytes
 from engine.job.model_document import ConfigModel, ModuleModel
 from engine.job.module_access import require_open
@@ -39,7 +39,7 @@ def check_machine(spec: LaunchSpec) -> None:
     most = spec.job.device.ranks_per_gpu
     ranks_of: dict[int, list[int]] = {}
     for rank in sorted(spec.local):
-        gpu = next(a.gpu for a in spec.ranks if a.rank == rank)
+        gpu = next(a.gpu for a in spec.gpus if a.rank == rank)
         ranks_of.setdefault(gpu, []).append(rank)
     for gpu, ranks in ranks_of.items():
         if len(ranks) > most:
@@ -54,7 +54,8 @@ def _check_memory(spec: LaunchSpec) -> None:
     if spec.job.swap_strategy is not None:
         return  # it swaps because its model is larger than a GPU
     stages = state_bytes(spec.job)
-    needed = sum(stages[one.stage] for one in spec.ranks if one.rank in spec.local)
+    here = [one for one in spec.gpus if one.rank in spec.local]
+    needed = sum(max(stages) if one.stage == NOWHERE else stages[one.stage] for one in here)
     size = machine_bytes()
     if needed > size:
         model = spec.job.model

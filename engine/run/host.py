@@ -116,7 +116,7 @@ def main() -> int:
 
 def _host(spec: LaunchSpec, began: float) -> None:
     """Host the ranks of a spec. Raises InputError, where nothing has been started."""
-    job, local = spec.job, [me for me in spec.ranks if me.rank in spec.local]
+    job, local = spec.job, list(spec.local_ranks)
     check_machine(spec)
     if spec.first_rank in spec.local:
         check_trackers(job.tracking)

@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 def corpora_of(spec: LaunchSpec) -> dict[str, Corpus]:
     """The text that the local ranks read, by data centre; one corpus for all where they read the same."""
-    names = {rank.dc_name for rank in spec.ranks if rank.rank in spec.local}
+    names = {rank.dc_name for rank in spec.gpus if rank.rank in spec.local}
     if not isinstance(spec.job.data.path, dict):
         return dict.fromkeys(names, corpus_of(spec.job))
     return {name: corpus_of(spec.job, name) for name in names}

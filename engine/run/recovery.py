@@ -21,6 +21,8 @@ from engine.job.planned import schedule_of
 from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, Layout, roles
+from engine.job.recovery.reserve import SharedReserve
+from engine.job.reserve import most_gpus
 from engine.run.local_ranks import LocalRank, dead, emit
 from engine.run.part import GroupStart, HostPart
 from engine.run.rank_processes import RankProcesses
@@ -59,7 +61,7 @@ class Recovering(HostPart):
         assert settings is not None
         self._spec, self._ranks, self._verdict, self._result = spec, ranks, verdict, result
         self._memory = {rank: new_memory(rank) for rank in spec.local}
-        self._history = History()
+        self._history, self._reserve = History(), SharedReserve()
         self._attempt: Attempt | None = None
         self._present = spec  # in the layout of the present attempt
         self._schedule = first.schedule
@@ -70,11 +72,18 @@ class Recovering(HostPart):
         if listener is None:
             self._recovery = Follow(spec, settings, self, selector, history=self._history)
             return
-        if len(spec.local) == len(spec.ranks):
+        if len(spec.local) == len(spec.gpus) >= (most_gpus(spec.job) or 0):
             listener.close()
             listener = None
         self._recovery = Lead(
-            spec, settings, self, selector, history=self._history, emit=emit, listener=listener
+            spec,
+            settings,
+            self,
+            selector,
+            history=self._history,
+            emit=emit,
+            listener=listener,
+            reserve=self._reserve,
         )
 
     # What the host asks (part.HostPart).
@@ -137,11 +146,12 @@ class Recovering(HostPart):
         self._recovery.close()
 
     def close(self) -> None:
-        """Say of ranks without a process that they were stopped, and add the recoveries to the result."""
+        """Say of ranks without a process how they ended, and add the recoveries to the result."""
         if self._ranks.stopping:
             ended = {rank.me.rank for rank in self._ranks.ended()}
             why = "stopped before it was started again"
             self._say_ends(sorted(set(self._spec.local) - ended), RankState.STOPPED, why)
+        self._say_ends(self._idle(), RankState.LEFT, "the run ended without it")
         self._result.added["recoveries"] = self._recovery.recoveries
         if self._spec.job.failures.adapt is not None and self._spec.job.failures.adapt.layout:
             self._result.added["layout_changes"] = self._recovery.layout_changes
@@ -162,13 +172,15 @@ class Recovering(HostPart):
         spec = dataclasses.replace(self._present, attempt=attempt.number, job=job)
         group = GroupStart(
             spec=spec,
-            ranks=[me for me in spec.ranks if me.rank in spec.local],
+            ranks=list(spec.local_ranks),
             schedule=self._schedule,
             plan=None,
             port=attempt.store_port,
             store=store,
         )
         self._ranks.start(group)
+        for rank in self._idle():
+            emit(Rank(rank=rank, state=RankState.RESERVE, t=time.time()))
 
     def kill(self) -> None:
         """End the ranks that are left; what they kept of their last steps stays."""
@@ -195,6 +207,9 @@ class Recovering(HostPart):
         if self._ranks.by_pid:
             self._verdict.give()
             return
+        if len(self._idle()) == len(self._spec.local):  # the run may go on without it
+            self.leave(why)
+            return
         first, *others = self._ranks.without_end()
         self._say_ends([first], RankState.FAILED, why)
         self._say_ends(others, RankState.STOPPED, why)
@@ -214,10 +229,18 @@ class Recovering(HostPart):
         return ResumeState(
             attempt=self._attempt,
             fd=self._memory[rank],
+            reserve=self._reserve,
             board=self._history.board,
             metrics=self._history.before(self._attempt.step) if leads else (),
             validation=tuple(self._history.validation.values()) if leads else (),
         )
+
+    def _idle(self) -> list[int]:
+        """The GPUs in reserve here, by their ranks' numbers."""
+        if most_gpus(self._spec.job) is None:
+            return []
+        used = {me.rank for me in self._present.ranks}
+        return sorted(rank for rank in self._spec.local if rank not in used)
 
     def _change_layout(self, layout: Layout | None) -> None:
         """Go over to a layout; what a rank kept of another part of the model is forgotten."""
@@ -227,6 +250,7 @@ class Recovering(HostPart):
         for rank in changed:
             os.close(self._memory[rank])
             self._memory[rank] = new_memory(rank)
-        self._say_ends([rank for rank in changed if rank not in has], RankState.LEFT, NOT_NEEDED)
+        if most_gpus(self._spec.job) is None:
+            self._say_ends([rank for rank in changed if rank not in has], RankState.LEFT, NOT_NEEDED)
         if before.job is not self._present.job:
             self._schedule = schedule_of(self._present.job)

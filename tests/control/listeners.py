@@ -31,6 +31,7 @@ from engine.inputs import Document
 from engine.job.launch import LOCALHOST, single_machine
 from engine.job.recovery.attempt import Attempt
 from engine.job.recovery.history import History
+from engine.job.recovery.reserve import SharedReserve
 from engine.prefill.messages import Accepted, Account, PrefillRequest, Withdraw
 from engine.serve.hidden_states import HiddenHeader, HiddenReceiver, HiddenShape
 from engine.serve.kv_pool import KvPool, KvShape
@@ -160,6 +161,7 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
         history=History(),
         emit=lambda _: None,
         listener=listening,
+        reserve=SharedReserve(),
     )
     port = listening.getsockname()[1]
     loop.start(lead.tick)

@@ -21,7 +21,10 @@ AGAIN_S = 0.2  # after which what watches over an agent starts it again
 
 
 class Machines:
-    """The machines of a run; `split` lists the ranks of each, the first rank's machine first."""
+    """The machines of a run; `split` lists the ranks of each, the first rank's machine first.
+
+    joins : machines with GPUs in reserve alone, of which the others are not told.
+    """
 
     def __init__(
         self,
@@ -29,12 +32,20 @@ class Machines:
         folder: Path,
         split: Sequence[Sequence[int]],
         disturbance: Disturbance | None = None,
+        *,
+        joins: Sequence[int] = (),
     ) -> None:
         self.job, self._folder, self._split = of, folder, [tuple(ranks) for ranks in split]
         spec = single_machine(of, run="test", log_dir="", disturbance=disturbance)
         names = {rank: f"node-{i}" for i, ranks in enumerate(self._split) for rank in ranks}
-        ranks = tuple(dataclasses.replace(a, node=names[a.rank]) for a in spec.ranks)
-        self.spec = dataclasses.replace(spec, ranks=ranks, rendezvous_port=free_port(), secret="s" * 32)
+        ranks, reserve = (
+            tuple(dataclasses.replace(a, node=names[a.rank]) for a in gpus)
+            for gpus in (spec.ranks, spec.reserve)
+        )
+        self._joins = {machine: self._split[machine] for machine in joins}
+        self.spec = dataclasses.replace(
+            spec, ranks=ranks, reserve=reserve, rendezvous_port=free_port(), secret="s" * 32
+        )
         self.events: list[dict[str, Any]] = []
         self.groups: list[RankGroup] = []
         self._away: set[int] = set()
@@ -104,7 +115,9 @@ class Machines:
     def _group(self, machine: int) -> RankGroup:
         local: tuple[int, ...] = self._split[machine]
         folder = str(self._folder / f"machine-{machine}")
-        spec: LaunchSpec = dataclasses.replace(self.spec, local=local, log_dir=folder)
+        unknown = {rank for other, ranks in self._joins.items() if other != machine for rank in ranks}
+        reserve = tuple(a for a in self.spec.reserve if a.rank not in unknown)
+        spec: LaunchSpec = dataclasses.replace(self.spec, local=local, log_dir=folder, reserve=reserve)
         return RankGroup(spec, as_dicts(self.events))
 
     def _start_again(self) -> None:

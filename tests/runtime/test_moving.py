@@ -2,6 +2,7 @@
 
 import selectors
 import socket
+from collections.abc import Sequence
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from engine.control.recovery_lead import Lead
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.adapt.layouts import Conditions, better_layout, conditions_of
+from engine.job.adapt.layouts import Conditions, FoundLayout, better_layout, conditions_of
 from engine.job.adapt.measured import LATENCY, LINK, of_rows, planned
 from engine.job.adapt.replan import as_taken
 from engine.job.changed import changed
@@ -23,9 +24,11 @@ from engine.job.launch import Disturbance, LaunchSpec, single_machine
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
 from engine.job.recovery.attempt import Attempt, EndedRank
+from engine.job.recovery.cutting import Ranks
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import change
 from engine.job.recovery.plan import Saved
+from engine.job.recovery.reserve import SharedReserve
 from engine.simulate import time_schedule
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
@@ -80,8 +83,8 @@ def enumerated(of: TrainJob, found: Conditions) -> dict[tuple[Any, ...], float]:
         fits = all(dcs.count(dc) * pipelines <= 2 for dc in dcs)
         if dcs[0] or len(set(ways)) < len(ways) or not fits:
             continue
-        of_pipeline = 2 * of.cell.microbatches // pipelines
-        for passes in {1, of_pipeline // of.cell.microbatches}:
+        of_pipeline = of.cell.pipelines * of.cell.microbatches // pipelines
+        for passes in {1, max(1, of_pipeline // of.cell.microbatches)}:
             cut = {"stages": 3, "dc_of_stage": list(dcs), "pipelines": pipelines, "accumulation": passes}
             cut["microbatches"] = of_pipeline // passes
             one = as_documented(of, found, {f"cell.{name}": value for name, value in cut.items()})
@@ -172,7 +175,7 @@ def test_a_run_does_not_go_back_to_a_link_that_it_has_left() -> None:
     assert moved is not None
     now = LaunchSpec.from_json(moved.layout.applied(spec).to_json())
     schedule = schedule_of(now.job)
-    found = conditions_of(now, schedule, of_rows(now.times), {})
+    found = conditions_of(now, schedule, of_rows(now.times), {}, now=1e9)
     pair = frozenset((0, 1))
     assert (found.transfer[pair], found.latency_ms[pair]) == (6.0, 30.0)
     assert Conditions.of_rows(found.as_rows()) == found
@@ -186,7 +189,7 @@ def test_conditions_belong_to_gpus_and_links() -> None:
     counted = planned(of.scenario, schedule)
     measured = {**counted, (LINK, 0, 1): 3 * counted[LINK, 0, 1], (LATENCY, 1, 2): 17.0}
     by_rank = {4: {name: 2.0 * ms for name, ms in counted.items() if name[1:] == (1,)}}
-    found = conditions_of(spec, schedule, measured, by_rank)
+    found = conditions_of(spec, schedule, measured, by_rank, now=1e9)
     assert found.transfer == pytest.approx({frozenset((0, 1)): 3.0, frozenset((1, 2)): 1.0})
     assert found.latency_ms == {frozenset((0, 1)): 10.0, frozenset((1, 2)): 17.0}
     assert found.of_gpu == pytest.approx({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 2.0, 5: 1.0})
@@ -261,8 +264,8 @@ def test_machines_follow_to_the_new_layout_and_one_that_is_not_needed_leaves(tmp
 class PlayedRanks:
     """The ranks of one machine that leads, for its part in recovery (recovery_host.Ranks)."""
 
-    def __init__(self, steps: tuple[int, ...]) -> None:
-        self.steps, self.ranks = steps, range(6)
+    def __init__(self, steps: tuple[int, ...], ranks: Sequence[int]) -> None:
+        self.steps, self.ranks = steps, ranks
         self.attempts: list[Attempt] = []
         self.killed = 0
 
@@ -291,12 +294,40 @@ class PlayedRanks:
 class Leading:
     """A leading host whose ranks are played: all run in attempt 1, and `move` is what they propose."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        of = moving()
-        spec = single_machine(of, run="test", log_dir=str(tmp_path))
+    def __init__(self, tmp_path: Path, *, of: TrainJob | None = None, propose: bool = True) -> None:
+        of = of or moving()
+        self.spec = single_machine(of, run="test", log_dir=str(tmp_path))
+        self.events: list[Any] = []
+        self.ranks, self.history = PlayedRanks((11, 12), self.spec.local), History()
+        self.reserve = SharedReserve()
+        assert of.failures.recovery is not None
+        self.lead = Lead(
+            self.spec,
+            of.failures.recovery,
+            self.ranks,
+            selectors.DefaultSelector(),
+            history=self.history,
+            emit=self.events.append,
+            listener=None,
+            reserve=self.reserve,
+        )
+        self.lead.tick()
+        self.lead.runs()
+        if propose:
+            self.propose()
+
+    def propose(self, found: FoundLayout | None = None, *, takes: Ranks = ()) -> None:
+        """Propose a layout: the one given, or the best where the link of north and west is slow.
+
+        takes : GPUs in reserve; the best with these where the GPU of rank 1 is slow.
+        """
+        spec = self.spec
         slow = Conditions(of_gpu={}, transfer={frozenset((0, 1)): 6.0}, latency_ms={})
-        found = better_layout(spec, slow, than_s=10.0)
+        if takes:
+            slow = Conditions(of_gpu={1: 9.0}, transfer={}, latency_ms={})
+        found = found or better_layout(spec, slow, than_s=10.0, reserve=takes or spec.reserve)
         assert found is not None
+        assert {a.rank for a in takes} <= {a.rank for a in found.layout.ranks}
         self.layout = found.layout
         self.move = LayoutChanged(
             rank=0,
@@ -311,20 +342,6 @@ class Leading:
             t=1e9,
             **change(spec, found.layout.applied(spec), "another layout is faster"),
         )
-        self.events: list[Any] = []
-        self.ranks, self.history = PlayedRanks((11, 12)), History()
-        assert of.failures.recovery is not None
-        self.lead = Lead(
-            spec,
-            of.failures.recovery,
-            self.ranks,
-            selectors.DefaultSelector(),
-            history=self.history,
-            emit=self.events.append,
-            listener=None,
-        )
-        self.lead.tick()
-        self.lead.runs()
         self.lead.propose(self.move)
 
     def saved(self, step: int) -> None:

@@ -14,12 +14,15 @@ from engine.job.recovery.cutting import Ranks, cell_changes, passes_of
 from engine.schedule.registry import SEARCHING
 
 
-def better(spec: LaunchSpec, conditions: Conditions, *, than_s: float, steps: int) -> FoundLayout | None:
+def better(
+    spec: LaunchSpec, conditions: Conditions, *, than_s: float, steps: int, reserve: Ranks = ()
+) -> FoundLayout | None:
     """The layout or placement that ends `steps` iterations first; each takes less than `than_s` seconds.
 
-    Layouts lead all pipelines through the same data centres. A run whose pipelines differ gets none of them.
+    Layouts lead all pipelines through the same data centres, and may take GPUs in `reserve`. A run whose
+    pipelines differ gets none of them.
     """
-    found = None if spec.job.is_mixed else better_layout(spec, conditions, than_s=than_s)
+    found = None if spec.job.is_mixed else better_layout(spec, conditions, than_s=than_s, reserve=reserve)
     if spec.job.cell.devices is None:
         return found
     placed = better_placement(spec, conditions, than_s=than_s, steps=steps)

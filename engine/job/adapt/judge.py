@@ -35,13 +35,9 @@ class Judge:
     def observe(self, measured: Measured) -> Verdict | None:
         """Take in one iteration, in order."""
         self._window.append({name: ms for name, ms in measured.items() if name in self._planned})
-        if len(self._window) < self._iterations:
+        medians = self.medians
+        if medians is None:
             return None
-        medians = {
-            name: median(figures)
-            for name in self._planned
-            if (figures := [one[name] for one in self._window if name in one])
-        }
         lasting = [
             Deviation(quantity=name, planned_ms=self._planned[name], measured_ms=medians[name])
             for name in medians
@@ -53,6 +49,17 @@ class Judge:
             lasting, key=lambda d: -max(d.measured_ms, d.planned_ms) / min(d.measured_ms, d.planned_ms)
         )
         return Verdict(deviations=tuple(worst), measured=medians)
+
+    @property
+    def medians(self) -> Measured | None:
+        """What was measured in the last `iterations` iterations; None before there were so many."""
+        if len(self._window) < self._iterations:
+            return None
+        return {
+            name: median(figures)
+            for name in self._planned
+            if (figures := [one[name] for one in self._window if name in one])
+        }
 
     def expect(self, planned: Measured) -> None:
         """Count on other times from now on, and begin to watch again."""

@@ -6,7 +6,7 @@ as slow in another stage, and a slow link is slow for every hop that crosses it.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise, permutations
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from engine.job.adapt.measured import (
 )
 from engine.job.all_reduce import sum_of_stage_s
 from engine.job.job import TrainJob
-from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.launch import NOWHERE, LaunchSpec, RankAssignment
 from engine.job.network import Between
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
@@ -50,12 +50,17 @@ MOST_BOUNDED = 2048  # layouts of which a bound is computed
 MOST_SPLITS = 64  # of the same stages over the same data centres in the same order
 MOST_TIMED = 24  # of these, the ones whose schedule is made and timed
 MOST_SEARCHED = 6  # the same where the policy searches, for SEARCH_S each
+GPU = "gpu"
+FOR_GOOD = 1e11  # in place of a Unix time: a figure that nobody forgets
+Name = tuple[Any, ...]  # of a figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a run measured, apart from where its layout has it.
+    """What a run measured, apart from where its layout has it. A figure has a name: ("gpu", rank), or
+    ("link", a, b) and ("latency", a, b) of two data centres, the lower first.
 
+    at : by name, Unix time at which it was measured last; one that is not in it counts for good.
     of_gpu : by rank, how many times as long its ops take as planned; 1 for those that are not in it.
     transfer : by pair of data centres, how many times as long a message holds their link as planned.
     latency_ms : by pair of data centres, one way.
@@ -64,6 +69,33 @@ class Conditions:
     of_gpu: Mapping[int, float]
     transfer: Mapping[Pair, float]
     latency_ms: Mapping[Pair, float]
+    at: Mapping[Name, float] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[Name, float]:
+        """All of them by name."""
+        return {
+            **{(GPU, rank): factor for rank, factor in sorted(self.of_gpu.items())},
+            **{(LINK, *sorted(pair)): factor for pair, factor in self.transfer.items()},
+            **{(LATENCY, *sorted(pair)): ms for pair, ms in self.latency_ms.items()},
+        }
+
+    @classmethod
+    def of_figures(cls, figures: Mapping[Name, float], at: Mapping[Name, float]) -> "Conditions":
+        """The inverse of `figures`."""
+        return cls(
+            of_gpu={name[1]: figure for name, figure in figures.items() if name[0] == GPU},
+            transfer={frozenset(name[1:]): figure for name, figure in figures.items() if name[0] == LINK},
+            latency_ms={
+                frozenset(name[1:]): figure for name, figure in figures.items() if name[0] == LATENCY
+            },
+            at={name: time for name, time in at.items() if name in figures},
+        )
+
+    def since(self, time: float) -> "Conditions":
+        """What of it was measured after a Unix time."""
+        figures = {n: figure for n, figure in self.figures.items() if self.at.get(n, FOR_GOOD) > time}
+        return Conditions.of_figures(figures, self.at)
 
     def between(self, job: TrainJob) -> Between:
         """The networks of the job's data centres as measured."""
@@ -74,24 +106,17 @@ class Conditions:
         return tuple(sum_of_stage_s(job, stage, self.between(job)) for stage in range(job.cell.stages))
 
     def as_rows(self) -> tuple[tuple[Any, ...], ...]:
-        """As JSON has it: rows of a name, a rank or two data centres, and the figure."""
-        return (
-            *(("gpu", rank, round(factor, 6)) for rank, factor in sorted(self.of_gpu.items())),
-            *((LINK, *sorted(pair), round(factor, 6)) for pair, factor in self.transfer.items()),
-            *((LATENCY, *sorted(pair), round(ms, 6)) for pair, ms in self.latency_ms.items()),
+        """As JSON has it: rows of a name's parts, the figure, and when it was measured."""
+        return tuple(
+            (*name, round(figure, 6), round(self.at.get(name, FOR_GOOD), 3))
+            for name, figure in self.figures.items()
         )
 
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[Any]]) -> "Conditions":
         """The inverse of `as_rows`."""
-        of_kind: dict[str, list[Sequence[Any]]] = {"gpu": [], LINK: [], LATENCY: []}
-        for kind, *rest in rows:
-            of_kind[kind].append(rest)
-        return cls(
-            of_gpu={int(rank): float(factor) for rank, factor in of_kind["gpu"]},
-            transfer={frozenset(pair): factor for *pair, factor in of_kind[LINK]},
-            latency_ms={frozenset(pair): ms for *pair, ms in of_kind[LATENCY]},
-        )
+        figures = {tuple(name): float(figure) for *name, figure, _ in rows}
+        return cls.of_figures(figures, {tuple(name): float(at) for *name, _, at in rows if at < FOR_GOOD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,19 +131,38 @@ class FoundLayout:
     move_s: float = 0.0
 
 
+def lapses_of(spec: LaunchSpec, schedule: Schedule) -> list[float]:
+    """Unix times from which measurements of GPUs and links that `spec` does not use count no longer."""
+    job = spec.job
+    assert job.failures.adapt is not None
+    forget_s = job.failures.adapt.forget_s
+    links = [ends for kind, *ends in planned(job.scenario, schedule) if kind == LINK]
+    pairs = {frozenset((job.dcs[low], job.dcs[high])) for low, high in links}
+    ranks = {a.rank for a in spec.ranks}
+    return sorted(
+        {
+            at + forget_s
+            for name, at in Conditions.of_rows(spec.conditions).at.items()
+            if (name[1] not in ranks if name[0] == GPU else frozenset(name[1:]) not in pairs)
+        }
+    )
+
+
 def conditions_of(
-    spec: LaunchSpec, schedule: Schedule, measured: Measured, by_rank: Mapping[int, Measured]
+    spec: LaunchSpec, schedule: Schedule, measured: Measured, by_rank: Mapping[int, Measured], *, now: float
 ) -> Conditions:
-    """What was measured with `schedule` in the present layout of `spec`, and what was known before.
+    """What was measured until `now` (Unix time) with `schedule` in the present layout of `spec`, and what was
+    known before.
 
     A GPU or a link that this layout does not use is as an earlier one measured it: else a run would go back
-    to a link that it has left.
+    at once to a link that it has left. After `forget_s` it counts as in the document: it may have recovered.
 
     Parameters
     ----------
     measured : of the whole run, milliseconds by quantity.  by_rank : what each rank measured itself.
     """
     job = spec.job
+    assert job.failures.adapt is not None
     counted = planned(job.scenario, schedule)
     transfer: dict[Pair, float] = {}
     latency_ms: dict[Pair, float] = {}
@@ -131,21 +175,24 @@ def conditions_of(
         if (name := (LATENCY, low, high)) in measured:
             latency_ms[pair] = max(latency_ms.get(pair, 0.0), measured[name])
     factors = {a.rank: _slowness(by_rank.get(a.rank, {}), counted) for a in spec.ranks}
-    earlier = Conditions.of_rows(spec.conditions)
-    return Conditions(
-        of_gpu={**earlier.of_gpu, **factors},
-        transfer={**earlier.transfer, **transfer},
-        latency_ms={**earlier.latency_ms, **latency_ms},
+    present = Conditions(of_gpu=factors, transfer=transfer, latency_ms=latency_ms).figures
+    earlier = Conditions.of_rows(spec.conditions).since(now - job.failures.adapt.forget_s)
+    return Conditions.of_figures(
+        {**earlier.figures, **present}, {**earlier.at, **dict.fromkeys(present, now)}
     )
 
 
-def better_layout(spec: LaunchSpec, conditions: Conditions, *, than_s: float) -> FoundLayout | None:
-    """The fastest layout on the ranks of `spec` that takes less than `than_s` seconds an iteration, or None.
+def better_layout(
+    spec: LaunchSpec, conditions: Conditions, *, than_s: float, reserve: Ranks = ()
+) -> FoundLayout | None:
+    """The fastest layout on the GPUs of `spec` and those in reserve that takes less than `than_s` seconds an
+    iteration, or None.
 
     No GPU holds more of the model, nor more activations, than the largest stage does now, but for layers
     where the job says that it can (`failures.recovery.layers_per_gpu`). The first rank stays the first stage
     of the first pipeline. Layouts are bounded by their slowest GPU and link; the most promising are timed.
     """
+    spec = replace(spec, ranks=(*spec.ranks, *reserve))
     searches = spec.job.pipeline_strategy.policy in SEARCHING
     bounded = sorted(islice(_bounded(spec, conditions), MOST_BOUNDED), key=lambda each: each.bound_s)
     best: FoundLayout | None = None
@@ -175,14 +222,16 @@ def _batch(job: TrainJob) -> int:
 
 
 def _bounded(spec: LaunchSpec, conditions: Conditions) -> Iterator[_Cell]:
-    """All layouts but the present one, with a bound each."""
+    """All layouts but the present one on its GPUs, with a bound each."""
     job = spec.job
+    present = {a.rank for a in spec.ranks if a.stage != NOWHERE}
     for stages in _stage_counts(job):
         for pipelines in range(len(spec.ranks) // stages, 0, -1):
             if _batch(job) % pipelines:
                 continue
             for dcs in _routes(spec, stages, pipelines):
-                if (dcs, pipelines) != (job.dcs, job.cell.pipelines):
+                same = (dcs, pipelines) == (job.dcs, job.cell.pipelines)
+                if not same or {a.rank for a in _least_slow(spec, conditions, dcs, pipelines)} != present:
                     bound_s = _bound_s(spec, conditions, dcs, pipelines)
                     yield _Cell(dcs=dcs, pipelines=pipelines, bound_s=bound_s)
 
@@ -226,10 +275,16 @@ def _splits(room: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
 def _least_slow(
     spec: LaunchSpec, conditions: Conditions, dcs: Sequence[int], pipelines: int
 ) -> list[RankAssignment]:
-    """As many ranks of each data centre as a layout needs: the first rank, and those that are least slow."""
+    """As many GPUs of each data centre as a layout needs: that of the first rank, and those that are least
+    slow; those that are in use before those in reserve."""
     ranks = sorted(
         spec.ranks,
-        key=lambda a: (a.rank != spec.first_rank, round(conditions.of_gpu.get(a.rank, 1.0), 1), a.rank),
+        key=lambda a: (
+            a.rank != spec.first_rank,
+            round(conditions.of_gpu.get(a.rank, 1.0), 1),
+            a.stage == NOWHERE,
+            a.rank,
+        ),
     )
     return [
         a for dc, count in Counter(dcs).items() for a in [a for a in ranks if a.dc == dc][: count * pipelines]
@@ -280,6 +335,7 @@ def _timed(
     changes = {
         "cell.dc_of_stage": list(cell.dcs),
         "cell.devices": None,
+        "datacenters": _with_reserve(spec),
         **cell_changes(spec.job, stages=stages, pipelines=cell.pipelines, passes=passes),
     }
     return timed(spec, ranks, changes, conditions)
@@ -310,6 +366,13 @@ def timed(
     iteration_s = predict(job, schedule=schedule, scenario=scenario, allreduce_s=allreduce_s).iteration_s
     layout = Layout(job=job, ranks=ranks, times=as_rows(times), conditions=conditions.as_rows())
     return FoundLayout(layout=layout, iteration_s=iteration_s)
+
+
+def _with_reserve(spec: LaunchSpec) -> list[dict[str, Any]]:
+    """The data centres of the job, with the GPUs that the run holds where the document lists fewer."""
+    count = Counter(a.dc for a in spec.ranks)
+    listed = spec.job.to_document()["datacenters"]
+    return [{**dc, "gpus": max(dc["gpus"], count[i])} for i, dc in enumerate(listed)]
 
 
 def _activations(job: TrainJob, schedule: Schedule) -> float:

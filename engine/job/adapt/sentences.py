@@ -2,7 +2,15 @@
 
 from itertools import groupby
 
-from engine.job.events.incidents import Adapted, Cut, Deviation, LayoutChanged, NewLayout, TimedWork
+from engine.job.events.incidents import (
+    Adapted,
+    Cause,
+    Cut,
+    Deviation,
+    LayoutChanged,
+    NewLayout,
+    TimedWork,
+)
 from engine.schedule.registry import name_of
 
 _OPS = {
@@ -31,8 +39,7 @@ def described(event: Adapted) -> str:
 
 def moved(event: LayoutChanged) -> str:
     """Sentences about a run in another layout, for people, who count iterations from 1."""
-    layout, named = event.layout, deviating(event)
-    gpus = "" if layout.gpus == layout.before.gpus else f" on {layout.gpus} of {layout.before.gpus} GPUs"
+    layout = event.layout
     before, after, gain = _ms(event.before_s), _ms(event.after_s), _duration(event.gain_s)
     same_cut = (layout.pipelines, layout.stages) == (layout.before.pipelines, layout.before.stages)
     if layout.job is not None and "devices" in layout.job["cell"] and same_cut:
@@ -41,10 +48,35 @@ def moved(event: LayoutChanged) -> str:
         what, earlier = "layout", f", before {described_layout(layout.before)}"
     return (
         f"Moved to another {what} from iteration {event.iteration + 1:,} on: "
-        f"{described_layout(layout)}{gpus}{earlier}. "
+        f"{described_layout(layout)}{_gpus(event)}{earlier}. "
         f"An iteration should now take {after} instead of {before}, which gains {gain} over the iterations "
-        f"left. The move took {event.lost_s:.1f} s. Cause: {named}."
+        f"left. The move took {event.lost_s:.1f} s. Cause: {cause_of(event)}."
     )
+
+
+def _gpus(event: LayoutChanged) -> str:
+    """How many GPUs a new layout has, where they are others, and which were in reserve."""
+    now, before = event.layout.gpus, event.layout.before.gpus
+    if event.joined:
+        return f" on {now} GPUs ({before} before), with {joined(event)} from the reserve"
+    return "" if now == before else f" on {now} of {before} GPUs"
+
+
+def joined(event: LayoutChanged) -> str:
+    """The GPUs that a move took from the reserve, by name."""
+    named = [f"GPU {one.gpu} of {one.node} in {one.dc}" for one in (event.joined or ())]
+    if len(named) > MOST_NAMED:
+        named[MOST_NAMED:] = [f"{len(named) - MOST_NAMED} more"]
+    return ", ".join(named)
+
+
+def cause_of(event: LayoutChanged) -> str:
+    """Why a run looked for another layout."""
+    if event.cause is Cause.RESERVE:
+        return "GPUs in reserve had not been considered"
+    if event.cause is Cause.FORGOTTEN:
+        return "a measurement of a GPU or link that the run does not use became too old (adapt.forget_s)"
+    return deviating(event)
 
 
 def described_layout(cut: Cut) -> str:

@@ -54,6 +54,22 @@ class TimedWork(StrEnum):
         return self in (TimedWork.LINK, TimedWork.LATENCY)
 
 
+class Cause(StrEnum):
+    """Why a run looks for another layout although its times are as planned."""
+
+    RESERVE = "reserve"
+    FORGOTTEN = "forgotten"
+
+
+class GpuOfRun(Part):
+    """A GPU that a run holds."""
+
+    rank: Ordinal
+    dc: Text
+    node: Text
+    gpu: Ordinal
+
+
 class Cut(Part):
     """How a run is cut into pipelines and stages, and what an iteration should take."""
 
@@ -102,6 +118,8 @@ class Recovery(OfRank):
     """Number of the attempt that begins, from 1."""
     left: LeftOut[tuple[Ordinal, ...]] = None
     """On fewer nodes: ranks that are out of the run."""
+    joined: LeftOut[tuple[GpuOfRun, ...]] = None
+    """GPUs in reserve that took the place of others: `rank`, `dc`, `node`, `gpu`."""
     layout: LeftOut[NewLayout] = None
     """On fewer nodes: the smaller layout ([recovery](recovery.md#what-is-reported))."""
     t: Unix
@@ -162,8 +180,11 @@ class LayoutChanged(OfRank):
     kind: Literal["layout_changed"] = "layout_changed"
     iteration: Ordinal
     """The first in the new layout."""
-    deviations: Annotated[tuple[Deviation, ...], Field(min_length=1)]
-    """What deviated, in stages of the layout before; as in `adapted`."""
+    deviations: tuple[Deviation, ...] = ()
+    """What deviated, in stages of the layout before; as in `adapted`. Empty: nothing did (`cause`)."""
+    cause: LeftOut[Cause] = None
+    """Why another layout was looked for where nothing deviated: `reserve`, other GPUs are in reserve;
+    `forgotten`, a measurement of a GPU or link that the run does not use counts no longer."""
     before_s: Amount
     """An iteration in the layout before, with the best schedule for the measured times, seconds."""
     after_s: Amount
@@ -181,13 +202,16 @@ class LayoutChanged(OfRank):
     """Number of the attempt that begins, from 1."""
     left: LeftOut[tuple[Ordinal, ...]] = None
     """Ranks that are out of the run."""
+    joined: LeftOut[tuple[GpuOfRun, ...]] = None
+    """GPUs that were in reserve: `rank`, `dc`, `node`, `gpu`."""
     layout: NewLayout
     """The new layout ([recovery](recovery.md#what-is-reported))."""
     times: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
     """The measured times in it: rows as in `adapted`."""
     conditions: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
     """What was measured so far, as rows: gpu, a rank, how many times as long as planned its ops take; link,
-    two data centres, how many times as long a message holds their link; latency, the two, milliseconds."""
+    two data centres, how many times as long a message holds their link; latency, the two, milliseconds. Each
+    ends with the Unix time of the measurement."""
     t: Unix
     """When all ranks run again."""
 

@@ -14,8 +14,9 @@ def _is_false(value: Any) -> bool:
 
 
 class RankState(StrEnum):
-    """Where a rank stands. It goes forward only; the last four are ends."""
+    """Where a rank stands. It goes forward only, but from and to `reserve`; the last four are ends."""
 
+    RESERVE = "reserve"  # its GPU is held by a run that does not use it now (adapt.most_gpus)
     STARTING = "starting"
     READY = "ready"
     RUNNING = "running"

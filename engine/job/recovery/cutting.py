@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.job.changed import changed
 from engine.job.job import TrainJob
-from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.launch import NOWHERE, LaunchSpec, RankAssignment
 from engine.schedule import Schedule
 from engine.schedule.scenario import LIMITS
 from engine.simulate import time_schedule
@@ -44,7 +44,8 @@ def assigned(
 def candidates(
     spec: LaunchSpec, near: Sequence[RankAssignment], stage: int, *, keeps: bool
 ) -> list[RankAssignment]:
-    """Who takes a stage, the best first: who has it (its memory is of use), then of stages with many.
+    """Who takes a stage, the best first: who has it (its memory is of use), then GPUs in reserve, then of
+    stages with many.
 
     The first rank takes the first stage of the first pipeline, and no other.
     """
@@ -52,7 +53,13 @@ def candidates(
     fit = [a for a in near if stage == 0 or a.rank != spec.first_rank]
     return sorted(
         fit,
-        key=lambda a: (a.rank != spec.first_rank, not keeps or a.stage != stage, -many[a.stage], a.rank),
+        key=lambda a: (
+            a.rank != spec.first_rank,
+            not keeps or a.stage != stage,
+            a.stage != NOWHERE,
+            -many[a.stage],
+            a.rank,
+        ),
     )
 
 

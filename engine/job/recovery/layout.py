@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.inputs import parse
-from engine.job.events.incidents import Cut, LayoutChanged, NewLayout
+from engine.job.events.incidents import Cut, GpuOfRun, LayoutChanged, NewLayout
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import predict
@@ -40,6 +40,7 @@ class Layout:
             spec,
             job=self.job,
             ranks=self.ranks,
+            reserve=(),  # the leading host knows it (engine.job.recovery.reserve)
             local=local,
             times=self.times,
             conditions=self.conditions,
@@ -47,11 +48,11 @@ class Layout:
 
     @classmethod
     def of_event(cls, spec: LaunchSpec, event: LayoutChanged) -> "Layout":
-        """The layout to which a run moves, on ranks of `spec`. Raises InputError where it is none."""
+        """The layout to which a run moves, on GPUs of `spec`. Raises InputError where it is none."""
         positions = event.layout.position_of_rank or {}
         ranks = tuple(
             replace(a, pipeline=at[0], stage=at[1])
-            for a in spec.ranks
+            for a in spec.gpus
             if (at := positions.get(str(a.rank))) is not None
         )
         job = parse(TrainJob, event.layout.job)
@@ -61,12 +62,13 @@ class Layout:
 def change(
     before: LaunchSpec, now: LaunchSpec, why: str, iteration_s: tuple[float, float] | None = None
 ) -> dict[str, Any]:
-    """The fields of a `recovery` or `layout_changed` event about a change of the layout: `left` and `layout`.
+    """The fields of a `recovery` or `layout_changed` event about a change of the layout: `left` (of GPUs that
+    were in it), `joined` (that were not), and `layout`.
 
     iteration_s : what an iteration takes before and now; by default as the jobs predict it.
     """
     before_s, now_s = iteration_s or (predict(before.job).iteration_s, predict(now.job).iteration_s)
-    has = {a.rank for a in now.ranks}
+    had, has = {a.rank for a in before.ranks}, {a.rank for a in now.ranks}
     layout = NewLayout(
         why=why,
         **_cut(now, now_s),
@@ -75,7 +77,14 @@ def change(
         position_of_rank={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
         dcs_of_rank={str(a.rank): tuple(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
     )
-    return {"left": tuple(a.rank for a in before.ranks if a.rank not in has), "layout": layout}
+    joined = tuple(
+        GpuOfRun(rank=a.rank, dc=a.dc_name, node=a.node, gpu=a.gpu) for a in now.ranks if a.rank not in had
+    )
+    return {
+        "left": tuple(a.rank for a in before.ranks if a.rank not in has),
+        "joined": joined or None,
+        "layout": layout,
+    }
 
 
 def _cut(spec: LaunchSpec, iteration_s: float) -> dict[str, Any]:

@@ -32,12 +32,18 @@ class AdaptSettings(Document):
     layout : whether the run may also move to other stages, pipelines and data centres, or with `devices` to
         another placement, where that gains more over the iterations that are left than it costs. Needs
         recovery and checkpoints.
+    most_gpus : most GPUs that the run holds, with those in reserve, which a move may take; left out: those
+        of the cell, and a GPU that a move leaves is given back.
+    forget_s : how long the last measurement of a GPU or link counts that the run does not use; after that it
+        counts as in the document.
     """
 
     deviation: Annotated[Number, Field(ge=0.01, le=10)] = 0.1
     iterations: Annotated[Count, Field(le=1000)] = 3
     policy: Literal["same", "auto"] = "same"
     layout: Flag = False
+    most_gpus: Annotated[Count, Field(le=4096)] | None = None
+    forget_s: Annotated[Positive, Field(le=31_536_000)] = 3600.0
 
 
 class FailuresSection(Document):

@@ -14,13 +14,14 @@ from typing import Any
 from engine.errors import InputError
 from engine.job.adapt.better import better
 from engine.job.adapt.judge import Judge, Verdict
-from engine.job.adapt.layouts import FoundLayout, conditions_of
+from engine.job.adapt.layouts import FoundLayout, conditions_of, lapses_of
 from engine.job.adapt.measured import Measured, as_rows, of_rows, planned, slowest
 from engine.job.adapt.replan import LEAST_GAIN, ReplanResult, replan
 from engine.job.events.base import Emit
-from engine.job.events.incidents import Adapted, LayoutChanged
-from engine.job.launch import LaunchSpec
+from engine.job.events.incidents import Adapted, Cause, Deviation, LayoutChanged
+from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.recovery.layout import change
+from engine.job.recovery.reserve import SharedReserve
 from engine.schedule import Schedule
 from engine.schedule.timing import DeadlockError
 from engine.train.adapt.follow import SLOTS, Announced, Follower, Store, report_key
@@ -40,9 +41,20 @@ class Leader(Follower):
     ----------
     schedule : that the run, or this attempt of it, begins with.
     emit : takes the `adapted` and `layout_changed` events.
+    reserve : the GPUs that the run holds and does not use, on machines that answer.
+    clock : gives Unix time.
     """
 
-    def __init__(self, store: Store, *, spec: LaunchSpec, schedule: Schedule, emit: Emit) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        spec: LaunchSpec,
+        schedule: Schedule,
+        emit: Emit,
+        reserve: SharedReserve | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__(store, rank=spec.first_rank)
         self._spec, self._job, self._schedule, self._emit = spec, spec.job, schedule, emit
         assert spec.job.failures.adapt is not None
@@ -52,7 +64,10 @@ class Leader(Follower):
         self._judge = self._new_judge()
         self._due: int | None = None  # the iteration of which the reports come next; None: none began yet
         self._latest: Mapping[int, Measured] = {}  # by rank, of the iteration judged last
-        self._verdict: Verdict | None = None  # that is being planned for
+        self._verdict: Verdict | None = None  # that is being planned for, or there is another cause
+        self._cause: Cause | None = None
+        self._reserve, self._clock = reserve or SharedReserve(), clock
+        self._lapses = lapses_of(spec, schedule)
         self._planning: Future[Planned] | None = None
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="replan")
         self._adaptations: list[dict[str, Any]] = []
@@ -88,8 +103,11 @@ class Leader(Follower):
                 return
             self._due += 1
             self._latest = {rank: of_rows(rows) for rank, (_, rows) in reports.items()}
-            if verdict := self._judge.observe(slowest(rows for _, rows in reports.values())):
-                self._plan(verdict)
+            verdict = self._judge.observe(slowest(rows for _, rows in reports.values()))
+            measured = self._judge.medians
+            cause = None if verdict or measured is None else self._other_cause()
+            if (verdict or cause) and measured is not None:
+                self._plan(verdict, cause, measured)
                 return
 
     def _reports(self, iteration: int) -> dict[int, Any] | None:
@@ -101,37 +119,57 @@ class Leader(Follower):
         reports = {rank: json.loads(text) for rank, text in zip(keys, texts, strict=True)}
         return None if any(number < iteration for number, _ in reports.values()) else reports
 
-    def _plan(self, verdict: Verdict) -> None:
-        expected, measured = dict(self._expected), {**self._expected, **verdict.measured}
-        self._verdict = verdict
+    def _other_cause(self) -> Cause | None:
+        """Why to look for another layout although the times are as expected."""
+        if not self._settings.layout:
+            return None
+        if {a.rank for a in self._reserve.read()} - self._reserve.considered():
+            return Cause.RESERVE
+        return Cause.FORGOTTEN if self._lapses and self._lapses[0] <= self._clock() else None
+
+    def _plan(self, verdict: Verdict | None, cause: Cause | None, medians: Measured) -> None:
+        expected, measured = dict(self._expected), {**self._expected, **medians}
+        self._verdict, self._cause = verdict, cause
+        reserve = self._reserve.read()
+        self._reserve.consider(a.rank for a in (*self._spec.ranks, *reserve))
+        self._lapses = [at for at in self._lapses if at > self._clock()]
         steps = self._job.optimizer.steps - (self._due or 0)
-        self._planning = self._planner.submit(self._replanned, expected, measured, self._latest, steps)
+        self._planning = self._planner.submit(
+            self._replanned, expected, measured, self._latest, reserve, steps
+        )
 
     def _replanned(
-        self, expected: Measured, measured: Measured, by_rank: Mapping[int, Measured], steps: int
+        self,
+        expected: Measured,
+        measured: Measured,
+        by_rank: Mapping[int, Measured],
+        reserve: tuple[RankAssignment, ...],
+        steps: int,
     ) -> Planned:
         """A schedule for the present layout, and a layout that is better even than with that schedule."""
         if not self._settings.layout:
             return replan(self._job, self._schedule, expected, measured), None
-        conditions = conditions_of(self._spec, self._schedule, measured, by_rank)
+        conditions = conditions_of(self._spec, self._schedule, measured, by_rank, now=self._clock())
         result = replan(self._job, self._schedule, expected, measured, conditions.sums_s(self._job))
         than_s = result.after_s * (1 - LEAST_GAIN)
-        return result, better(self._spec, conditions, than_s=than_s, steps=steps)
+        return result, better(self._spec, conditions, than_s=than_s, steps=steps, reserve=reserve)
 
     def _decide(self, iteration: int, planning: Future[Planned]) -> Announced | None:
-        assert self._verdict is not None
         self._due = iteration  # what was measured before is known, or from before a search
         try:
             result, layout = planning.result()
         except (InputError, DeadlockError) as error:
             log.warning("No plan for the measured times: %s.", error)
-            self._expected |= self._verdict.measured
-            self._judge.expect(self._expected)
+            if self._verdict is not None:
+                self._expected |= self._verdict.measured
+                self._judge.expect(self._expected)
             return None
-        self._expected = dict(result.expected)
         begins = iteration + 1
         if layout is not None and (move := self._worth(begins + 1, result, layout)) is not None:
             return self._move(begins, move)
+        if self._verdict is None:  # only a layout was looked for
+            return None
+        self._expected = dict(result.expected)
         if result.schedule is None:
             if abs(result.before_s / result.planned_s - 1) > self._settings.deviation:
                 self._publish(iteration, result)
@@ -149,7 +187,6 @@ class Leader(Follower):
         A checkpoint is taken to last as long as a start before the run has saved one. GPUs that get another
         stage also wait for its state.
         """
-        assert self._verdict is not None
         checkpoint_s = self._checkpoint_s()
         cost_s = self._start_s + (self._start_s if checkpoint_s is None else checkpoint_s) + layout.move_s
         gain_s = max(0, self._job.optimizer.steps - step) * (result.after_s - layout.iteration_s)
@@ -160,7 +197,8 @@ class Leader(Follower):
         return LayoutChanged(
             rank=self._rank,
             iteration=step,
-            deviations=tuple(deviation.reported() for deviation in self._verdict.deviations),
+            deviations=self._deviations(),
+            cause=self._cause,
             before_s=round(result.after_s, 6),
             after_s=round(layout.iteration_s, 6),
             gain_s=round(gain_s, 3),
@@ -187,14 +225,16 @@ class Leader(Follower):
         settings = self._settings
         return Judge(self._expected, limit=settings.deviation, iterations=settings.iterations)
 
+    def _deviations(self) -> tuple[Deviation, ...]:
+        return tuple(each.reported() for each in self._verdict.deviations) if self._verdict else ()
+
     def _publish(self, iteration: int, result: ReplanResult) -> None:
-        assert self._verdict is not None
         event = Adapted(
             rank=self._rank,
             iteration=iteration,
             replanned=result.schedule is not None,
             policy=result.policy,
-            deviations=tuple(deviation.reported() for deviation in self._verdict.deviations),
+            deviations=self._deviations(),
             planned_s=round(result.planned_s, 6),
             before_s=round(result.before_s, 6),
             after_s=round(result.after_s, 6),

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from engine.control.silence import WAIT_S
 from engine.job.recovery.attempt import Attempt
 from engine.job.recovery.history import Board, Metrics
+from engine.job.recovery.reserve import SharedReserve
 from engine.nn.device import Device
 from engine.train.exchange import STATE, lost_is_peer_lost
 from engine.train.recovery.memory import Header, Memory
@@ -23,13 +24,14 @@ UNTOLD = (math.nan, math.nan)  # in place of totals, of a step that was told of 
 class ResumeState:
     """The state that the host passes to a rank of a run that recovers.
 
-    fd : of the rank's memory. metrics : by iteration, of what is known of the steps before, and
-    validation the losses on what is held out; for the first rank.
+    fd : of the rank's memory. reserve : the GPUs in reserve. metrics : by iteration, of what is known of the
+    steps before, and validation the losses on what is held out; for the first rank.
     """
 
     attempt: Attempt
     fd: int
     board: Board
+    reserve: SharedReserve
     metrics: tuple[tuple[int, Metrics], ...] = ()
     validation: tuple[dict[str, Any], ...] = ()
 

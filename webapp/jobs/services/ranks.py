@@ -38,7 +38,7 @@ def record_rank_event(run: Run, event: Rank) -> bool:
     rank = RankState.objects.select_for_update().filter(run=run, rank=event.rank).first()
     if (
         rank is None
-        or event.state is Reported.LEFT
+        or event.state in (Reported.LEFT, Reported.RESERVE)
         or rank.state in RANK_OVER
         or (event.start or 1) < rank.start
         or RANK_ORDER[RankStatus(event.state)] <= RANK_ORDER[RankStatus(rank.state)]

@@ -8,6 +8,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from engine.job.changed import value_at
 from engine.job.events.incidents import NewLayout, Recovery
 from engine.job.recovery.sentences import smaller_layout
 from webapp.inventory.models import silence
@@ -45,7 +46,12 @@ def record_recovery(run: Run, event: Recovery) -> bool:
 
 
 def dismiss_ranks(run: Run, ranks: Iterable[int]) -> None:
-    """These are out of the run for good: nobody waits for them or starts them again; their GPUs are free."""
+    """These are out of the run for good: nobody waits for them or starts them again; their GPUs are free.
+
+    Not where the run keeps them in reserve.
+    """
+    if (value_at(run.job.document, "failures.adapt") or {}).get("most_gpus") is not None:
+        return
     left = RankState.objects.filter(run=run, rank__in=ranks).exclude(state__in=RANK_OVER)
     left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run continued without it.")
 
