@@ -21,7 +21,7 @@ HEAD = """\
 
 def text() -> str:
     """The module as it should be."""
-    from engine.job.codes import OPS, PAYLOADS, TRANSFER
+    from engine.job.codes import LOADS, OPS, PAYLOADS, TRANSFER
     from webapp.jobs.models import TERMINAL, MarkLevel, Status
     from webapp.live.payload import MessageType
 
@@ -29,6 +29,11 @@ def text() -> str:
         [
             _group("Codes of ops; their order is that in which the timeline counts them.", "OP", OPS),
             "export const OPS = Object.values(OP);\n",
+            _group(
+                "Copies between host and GPU next to the ops: a sub-model in, its gradients out.",
+                "LOAD",
+                {"IN" if payload is None else "OUT": code for payload, code in LOADS.items()},
+            ),
             f"export const TRANSFER = {json.dumps(TRANSFER)};\n",
             _group("What a transfer carries.", "PAYLOAD", PAYLOADS),
             _group("Where a run stands.", "STATUS", {s.name: s.value for s in Status}),

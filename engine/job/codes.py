@@ -19,6 +19,8 @@ TRAINING = frozenset("FRBW")
 SYNC = frozenset("AOC")
 PREFILL = "P"
 TRANSFER = "T"
+# Of strategy swap: copies between host and GPU, next to the ops: a sub-model in, its gradients out.
+LOADS: dict[Payload | None, str] = {None: "L", "gradient": "G"}
 PAYLOADS: dict[Payload, str] = {"activation": "a", "gradient": "g"}
 Code = list[Any]
 
@@ -36,6 +38,8 @@ def code_of(span: Span, *, origin: float) -> Code:
         The span lacks a field, its op has no code, or its times are out of range.
     """
     start, end = _ms(span.start, origin), _ms(span.end, origin)
+    if span.op == "load" and span.payload in LOADS:
+        return [LOADS[span.payload], span.chunk, start, end, span.bytes or 0]
     if span.track == "gpu":
         if span.op not in OPS:
             raise ValueError(f"op {span.op!r} has no code")
@@ -64,6 +68,7 @@ def in_seconds(span: Span) -> Span:
 
 OP_NAMES = {code: op for op, code in OPS.items()}
 PAYLOAD_NAMES = {code: payload for payload, code in PAYLOADS.items()}
+LOAD_PAYLOADS = {code: payload for payload, code in LOADS.items()}
 
 
 def span_of(code: Code, *, pipeline: int, stage: int, wan: bool, **where: Any) -> Span:
@@ -74,6 +79,19 @@ def span_of(code: Code, *, pipeline: int, stage: int, wan: bool, **where: Any) -
     wan : whether the code, if a transfer, goes between two data centres.
     where : run, iteration and gpu of the span.
     """
+    if code[0] in LOAD_PAYLOADS:
+        return Span(
+            track="gpu",
+            pipeline=pipeline,
+            stage=stage,
+            op="load",
+            chunk=code[1],
+            payload=LOAD_PAYLOADS[code[0]],
+            start=code[2],
+            end=code[3],
+            bytes=code[4],
+            **where,
+        )
     if code[0] != TRANSFER:
         return Span(
             track="gpu",

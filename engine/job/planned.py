@@ -34,7 +34,9 @@ def schedule_of(job: TrainJob) -> Schedule:
 
 
 def wants_search(job: TrainJob) -> bool:
-    """Whether the job's schedule is still to be searched for."""
+    """Whether the job's schedule is still to be searched for. With strategy swap there is none."""
+    if job.swap_strategy:
+        return False
     return job.pipeline_strategy.schedule is None and job.pipeline_strategy.policy in SEARCHING
 
 
@@ -56,12 +58,13 @@ def with_rule(job: TrainJob) -> TrainJob:
     """The job with the fastest rule of contention by its name, where it asks for the best one.
 
     None where its pipelines share no link, where a search tries the rules itself, or where orders are given.
+    A job of strategy swap has no rule.
 
     Raises InputError as `schedule_of`.
     """
-    rules = job.pipeline_strategy
-    if rules.contention != BEST:
+    if job.swap_strategy or job.pipeline_strategy.contention != BEST:
         return job
+    rules = job.pipeline_strategy
     has_orders = rules.schedule is not None or rules.policy in SEARCHING
     return job.with_fields("strategy", contention=None if has_orders else _as_built(job).chosen.contention)
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from engine.job.locations import dcs_of_pipelines
+from engine.job.sections.strategy import SWAP
 from engine.schedule.text import sharing_of
 
 
@@ -15,6 +16,7 @@ class Shape:
 
     dcs_of_pipeline : index into `dcs` of each stage, by pipeline.
     pairs : node pairs that one transfer uses together: a cell's pipelines where links are shared in time.
+    swaps : each lane is a worker that trains the whole model (strategy swap).
     """
 
     stages: int
@@ -23,6 +25,7 @@ class Shape:
     dcs_of_pipeline: tuple[tuple[int, ...], ...]
     links: tuple[dict[str, Any], ...]
     pairs: int
+    swaps: bool = False
 
     @property
     def ranks(self) -> int:
@@ -39,7 +42,7 @@ def shape_of(document: dict[str, Any]) -> Shape:
     cell, strategy = document["cell"], document["strategy"]
     dcs_of_pipeline = dcs_of_pipelines(document)
     # Pipelines that run through different data centres share no links.
-    own = "temporal" if strategy["policy"] == "atlas" and len(set(dcs_of_pipeline)) == 1 else "spatial"
+    own = "temporal" if strategy.get("policy") == "atlas" and len(set(dcs_of_pipeline)) == 1 else "spatial"
     if strategy.get("schedule"):
         own = sharing_of(strategy["schedule"])
     sharing = strategy.get("sharing") or own
@@ -58,6 +61,7 @@ def shape_of(document: dict[str, Any]) -> Shape:
         dcs_of_pipeline=dcs_of_pipeline,
         links=tuple(links),
         pairs=cell.get("pipelines", 1) // cell.get("cells", 1) if sharing == "temporal" else 1,
+        swaps=strategy["kind"] == SWAP,
     )
 
 
@@ -78,7 +82,10 @@ class PlacedRank(Protocol):
 
 
 def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
-    """One lane per rank; `gpu` and `node` are null before the run has its GPUs."""
+    """One lane per rank; `gpu` and `node` are null before the run has its GPUs.
+
+    A lane of a worker that swaps says so: `worker`.
+    """
     placed = {rank.rank: rank for rank in ranks}
     rows = []
     for rank in range(shape.ranks):
@@ -92,6 +99,7 @@ def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
                 "dc": shape.dcs_of_pipeline[pipeline][stage],
                 "gpu": at.gpu if at else None,
                 "node": at.node.name if at else None,
+                **({"worker": True} if shape.swaps else {}),
             }
         )
     return rows

@@ -40,6 +40,7 @@ AT_LEAST = {
     "planning:plan-create",
     "planning:plan-detail",
     "jobs:run-list",
+    "jobs:swap-launch",
     "jobs:run-detail",
 }
 WAYS = ((1440, "light"), (390, "dark"))

@@ -400,6 +400,7 @@ ACCESS: dict[str, Access] = {
     "v1:batches": Access(post=dict.fromkeys(PERSONS, "401")),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
+    "jobs:swap-launch": Access(get=OPERATORS, post=OPERATORS),
     **put_away("jobs:run"),
     "jobs:run-describe": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=run),
     "jobs:run-compare": Access(get=READERS, post=READERS),

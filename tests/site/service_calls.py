@@ -46,12 +46,14 @@ from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
 from webapp.inventory.services.nodes import give_credentials, void_tokens
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
-from webapp.jobs.models import Job, MarkLevel, Priority, Run, Status
+from webapp.jobs.models import Job, MarkLevel, Priority, RankStatus, Run, Status
 from webapp.jobs.services import boundary
 from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.recovery import cut_run, dismiss_ranks
 from webapp.jobs.services.searched import ask_for_schedule
+from webapp.jobs.swap_document import swap_document
+from webapp.jobs.swap_form import FIRST
 from webapp.live import services as live
 from webapp.live.services.coordinators import record_coordinator, record_prefill
 from webapp.live.services.gpus import record_gpus
@@ -235,6 +237,22 @@ def launching_placed(w: World) -> Callable[[], Any]:
     return partial(jobs.launch_placement, operator(w), placement, name="placed", placed=placed)
 
 
+def swap_job(w: World) -> dict[str, Any]:
+    """A job of workers that swap on one emulated GPU of each of two data centres."""
+    return swap_document({**FIRST, "datacenters": w.dcs[:2], "workers": 2})
+
+
+def loses_a_worker(run: Run) -> Callable[[], None]:
+    return partial(jobs.lose_worker, run, run.ranks.get(rank=3), "its node does not know it")
+
+
+def ends_without_workers(w: World) -> Callable[[], object]:
+    """A run all of whose ranks have left."""
+    run = placed(w)
+    run.ranks.update(state=RankStatus.LEFT)
+    return partial(jobs.end_without_workers, run)
+
+
 def measured_run(w: World) -> Run:
     """A run of which the spans of two iterations are there."""
     run = w.launch()
@@ -398,10 +416,14 @@ CALLS: dict[str, Prepare] = {
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
     "jobs.launch_placement": launching_placed,
+    "jobs.launch_swap": lambda w: partial(
+        jobs.launch_swap, operator(w), w.team, name="swapped", document=swap_job(w)
+    ),
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.delete_runs": lambda w: partial(
         jobs.delete_runs, operator(w), Run.objects.select_related("job").filter(pk=over(w).pk)
     ),
+    "jobs.end_without_workers": ends_without_workers,
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),
     "jobs.ask_for_schedule": lambda w: partial(ask_for_schedule, operator(w), w.launch()),
@@ -561,6 +583,15 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         bring_back,
         "delivers the launch, which is in the audit, again; the run's page says it",
     ),
+    "jobs.record_workers": (
+        lambda w: partial(
+            jobs.record_workers,
+            placed(w),
+            from_dict(event("workers", run="1", generation=1, step=3, workers=[0, 1], lost=[2])),
+        ),
+        REPORTED,
+    ),
+    "jobs.lose_worker": (lambda w: loses_a_worker(placed(w)), REPORTED),
     "jobs.settle_move": (lost_first, "part of a move, whose launch is in the audit"),
     "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),

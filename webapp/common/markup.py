@@ -28,7 +28,9 @@ STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-
 
 @register.filter
 def strategy_name(strategy: dict[str, Any]) -> str:
-    """Policy and rule of contention, where it has one, of the strategy of a job's document."""
+    """Policy and rule of contention, where it has one, of the strategy of a job's document; else swap."""
+    if "policy" not in strategy:
+        return "swap"
     return schedule_name(strategy["policy"], strategy.get("contention"))
 
 
@@ -94,7 +96,9 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 @register.filter
 def lane(rank: int, stages: int) -> str:
-    """The rank as people name it, pipeline and stage from 1: P2 S3."""
+    """The rank as people name it, pipeline and stage from 1: P2 S3; without stages a worker: W2."""
+    if not stages:
+        return f"W{rank + 1}"
     return f"P{rank // stages + 1} S{rank % stages + 1}"
 
 

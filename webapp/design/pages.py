@@ -15,6 +15,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from engine.errors import InputError
+from webapp.common.additions import extended
 from webapp.common.figures import Fact, Figures, download
 from webapp.common.formkit import Sectioned
 
@@ -108,6 +109,8 @@ class DesignPage:
             "document_name": f"{self.command}.json",
             "document_url": f"?{query}&as=document" if query else "?as=document",
         }
+        name = f"design-{self.command}"
+        context = extended(name, request, {**context, "additions_at": f"{name}:actions"})
         return render(request, "design/design.html", context, status=status)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.contrib import messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
@@ -38,9 +39,12 @@ def runs_of(thing: Thing) -> QuerySet[Run]:
     return Run.objects.filter(where).distinct().for_lists()
 
 
-def offered_to_comparison(request: HttpRequest, pk: int) -> tuple[Context, Context]:
-    """The first values of a comparison of the schedules of run `pk`."""
+def offered_to_comparison(request: HttpRequest, pk: int) -> tuple[Context | None, Context]:
+    """The first values of a comparison of the schedules of run `pk`, where it has schedules."""
     run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
+    if run.job.swaps:
+        messages.info(request, f"{run} has no schedule to compare: its workers swap.")
+        return None, {}
     return compared(f"{run} compared", parse(TrainJob, run.job.document).scenario), {}
 
 
@@ -81,6 +85,9 @@ ADDITIONS = (
         name="runs",
         context=_of_datacenter,
         templates={"runs": "jobs/datacenter_runs.html"},
+    ),
+    Addition(
+        page="design-swap", order=10, name="launch", templates={"actions": "jobs/swap_plan_launch.html"}
     ),
     Addition(page="link", order=10, name="runs", context=_of_link, templates={"runs": "jobs/link_runs.html"}),
 )

@@ -1,7 +1,8 @@
 """Which GPU each rank of a run gets: idle ones on nodes that answer, in the data centres of its job."""
 
 import socket
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from django.db import transaction
 from django.utils import timezone
@@ -9,7 +10,7 @@ from django.utils import timezone
 from engine.job.locations import pool_of_rank
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
-from webapp.jobs.gpu_inventory import GpuInventory, Shortage
+from webapp.jobs.gpu_inventory import Gpu, GpuInventory, Shortage
 from webapp.jobs.models import RankState, Run, Status
 from webapp.jobs.services import fail_run, lock, set_status, wait_for
 
@@ -50,7 +51,8 @@ def _assign(run: Run, gpu_inventory: GpuInventory) -> Iterator[RankState]:
     placed = (
         iter(gpu_inventory.placed_gpus(team, document, run.job.gpu_of_rank)) if run.job.gpu_of_rank else None
     )
-    supply = {name: iter(gpus) for name, gpus in gpu_inventory.idle(team, document).items()}
+    idle = gpu_inventory.idle(team, document).items()
+    supply = {name: iter(_spread(gpus) if run.job.swaps else gpus) for name, gpus in idle}
     order = range(len(names)) if placed else sorted(range(len(names)), key=lambda rank: rank % stages)
     for rank in order:
         node, gpu = next(placed or supply[names[rank]])
@@ -64,6 +66,18 @@ def _assign(run: Run, gpu_inventory: GpuInventory) -> Iterator[RankState]:
             gpu=gpu,
             state_since=timezone.now(),
         )
+
+
+def _spread(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """GPUs of one node after those of the others: workers that swap share nothing but a node's memory, and
+    survive the loss of a machine where three or more have some.
+    """
+    taken: Counter[int] = Counter()
+    turns = []
+    for node, gpu in gpus:
+        turns.append((taken[node.pk], node, gpu))
+        taken[node.pk] += 1
+    return [(node, gpu) for _, node, gpu in sorted(turns, key=lambda turn: turn[0])]
 
 
 def _port(run: Run) -> int:

@@ -11,7 +11,7 @@ from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from webapp.common.document_fields import document_field
-from webapp.jobs.dry import Check
+from webapp.jobs.check import Check
 from webapp.jobs.forms import JobForm
 from webapp.jobs.models import CheckpointStatus, Job, Run
 from webapp.planning.document import site_job
@@ -111,7 +111,10 @@ class CloneForm(JobForm):
                 self.add_error(name, f"{message}: the checkpoint was trained with that.")
         if cleaned["dtype"] and cleaned["dtype"] != (dtype := self.initial["dtype"]):
             self.add_error("dtype", f"Choose {dtype}: the checkpoint was saved in that.")
-        before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
+        before, after = (
+            each["microbatches"] * each["micro_batch"] * each.get("accumulation", 1)
+            for each in (self.initial, cleaned)
+        )
         if before != after:
             message = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."
             self.add_error("microbatches", message)

@@ -3,7 +3,7 @@
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -15,27 +15,20 @@ from engine.job.job import TrainJob
 from engine.job.locations import device_of
 from engine.job.memory import StageMemory, stage_memory
 from engine.job.planned import wants_search
+from engine.job.swap.planned import planned as planned_swap
 from engine.schedule.registry import name_of
 from webapp.accounts.models import Team
 from webapp.common import broker
 from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
+from webapp.jobs.check import GIB, Check
+from webapp.jobs.check import size as _size
 from webapp.jobs.gpu_inventory import GpuInventory, GpuOfRank
+from webapp.jobs.swap_dry import crossed_links, swap_checks
+from webapp.jobs.swap_dry import words as swap_words
 from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Plan
 from webapp.planning.trained import trained_words
-
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One question with its answer. `blocks`: a launch is refused or fails; else, where not ok, it waits."""
-
-    name: str
-    ok: bool
-    text: str
-    blocks: bool = False
 
 
 def dry_run(plan: Plan, option_index: int, gpu_inventory: GpuInventory | None = None) -> dict[str, Any]:
@@ -64,7 +57,8 @@ def dry_run_document(
     """
     try:
         job = site_job(document)
-        memory = stage_memory(job)
+        plan = planned_swap(job) if job.swap_strategy else None
+        memory = [] if plan else stage_memory(job)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
     named = pools(team, [dc.name for dc in job.datacenters])
@@ -72,8 +66,7 @@ def dry_run_document(
         Check(name="Document", ok=True, text=_told(job)),
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
         Check(name="Data", ok=True, text=_read(job)),
-        memory_check(job, memory, named),
-        *_hosts(job, memory, named),
+        *(swap_checks(job, plan, named) if plan else _memory(job, memory, named)),
         *_files(job, named),
         *_gpus(document, team, gpu_inventory, gpu_of_rank),
         *_links(job, named),
@@ -93,7 +86,14 @@ def answer(checks: list[Check]) -> dict[str, Any]:
     return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
 
 
+def _memory(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Iterator[Check]:
+    yield memory_check(job, memory, named)
+    yield from _hosts(job, memory, named)
+
+
 def _told(job: TrainJob) -> str:
+    if job.swap_strategy:
+        return swap_words(job)
     schedule = (
         f"its schedule is searched for after the launch, for up to {job.pipeline_strategy.time_limit_s:g} s"
         if wants_search(job)
@@ -259,7 +259,7 @@ def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
     """One check per link that pipelines or rings of replicas cross: it is in the inventory as counted on."""
     crossed = [pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)]
     for stage in range(job.cell.stages):
-        crossed += sums_crossed(job, stage)
+        crossed += crossed_links(job) if job.swap_strategy else sums_crossed(job, stage)
     first = {frozenset(pair): pair for pair in reversed(crossed) if pair[0] != pair[1]}
     for ends in reversed(list(first.values())):
         a, b = (job.datacenters[dc].name for dc in ends)
@@ -284,10 +284,6 @@ def _link(name: str, row: WanLink | None, assumed: TrainLink) -> Check:
 def _broker() -> Check:
     health = broker.health()
     return Check(name="Broker", ok=health.ok, text=health.text or "The broker answers: nodes can be started.")
-
-
-def _size(count: float) -> str:
-    return f"{count / GIB:,.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:,.1f} MiB"
 
 
 def _sentence(error: InputError) -> str:

@@ -67,6 +67,7 @@ RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_
 TRACKERS = tuple(TrackingSection.model_fields)
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
+    "memory_gib",
     "micro_batch",
     "microbatches",
     "memory_limit",
@@ -113,7 +114,7 @@ def _most_layers(document: dict[str, Any], team: Team) -> int | None:
     """How many layers the smallest GPU of a job holds; None where that is not known, or its stages stay."""
     try:
         job = site_job(document)
-        if job.is_mixed:
+        if job.is_mixed or job.swap_strategy:
             return None
         named = pools(team, [job.datacenters[dc].name for dc in set(job.dcs)])
         least = min((pool.gpu.memory_bytes for pool in named.values()), default=None)
@@ -394,7 +395,7 @@ class JobForm(Sectioned, DataFields):
         values |= {f"tracking_{name}": getattr(old.tracking, name) for name in TRACKERS}
         prefill = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(prefill, path) for path in PREFILL}
-        if not (old.pipeline_strategy.schedule or self.KEEPS_RULE):
+        if not (old.swap_strategy or old.pipeline_strategy.schedule or self.KEEPS_RULE):
             values["contention"] = values["contention"] or BEST
         super().__init__(data, initial={**values, **(initial or {})})
         if isinstance(old.data.path, dict):  # one path for each data centre, which stay as they are
@@ -425,14 +426,17 @@ class JobForm(Sectioned, DataFields):
         most = _most_layers(document, self._team)
         if most is None:
             return
-        field = self.fields["recovery_layers_per_gpu"]
+        field = self.fields.get("recovery_layers_per_gpu")
+        if field is None:
+            return
         field.help_text = f"{field.help_text} At most {most} fit."
         if not value_at(document, "failures.recovery"):
             self.initial["recovery_layers_per_gpu"] = most
 
     def _refuse_too_many_layers(self) -> None:
-        layers, most = self.cleaned_data["recovery_layers_per_gpu"], _most_layers(self.document, self._team)
-        if self.cleaned_data["recoveries"] and layers and most is not None and layers > most:
+        layers = self.cleaned_data.get("recovery_layers_per_gpu")
+        most = _most_layers(self.document, self._team)
+        if self.cleaned_data.get("recoveries") and layers and most is not None and layers > most:
             raise InputError(
                 "failures.recovery.layers_per_gpu", layers, f"at most {most} fit into its memory"
             )
@@ -454,7 +458,7 @@ class JobForm(Sectioned, DataFields):
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         document = self.old
-        if cleaned["policy"] != document["strategy"]["policy"]:
+        if "policy" in cleaned and cleaned["policy"] != document["strategy"]["policy"]:
             document = changed(document, {PATHS[name]: value for name, value in POLICY_RULES.items()})
         values = {
             {**PATHS, **FILES}[name]: cleaned[name] if cleaned[name] != "" else None
@@ -478,20 +482,20 @@ class JobForm(Sectioned, DataFields):
         return document
 
     def _validation(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
-        every, folder = cleaned["validation_every"], cleaned["validation_prepared"]
+        every, folder = (cleaned.get(f"validation_{name}") for name in ("every", "prepared"))
         if folder and not every:
             raise InputError("validation_every", every, "enter the validation interval in iterations")
         held_out = value_at(self.old, "data.validation", {})
         return _with(held_out, {"every": every, "prepared": folder}) if every else None
 
     def _recovery(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
-        if not cleaned["recoveries"]:
+        if not cleaned.get("recoveries"):
             return None
         values = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}
         return _with(value_at(self.old, "failures.recovery", {}), values)
 
     def _adapt(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
-        if not cleaned["adapt_percent"]:
+        if not cleaned.get("adapt_percent"):
             return None
         values = {
             "deviation": cleaned["adapt_percent"] / 100,
@@ -503,7 +507,7 @@ class JobForm(Sectioned, DataFields):
     def _prefill(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         """The section as it was with what the form says; nothing of it where no model is named."""
         settings = dict(self.old.get("prefill") or {})
-        if not cleaned["prefill_checkpoint"]:
+        if not cleaned.get("prefill_checkpoint"):
             return None
         latency = dict(settings.pop("latency", None) or {})
         for path in PREFILL:

@@ -11,16 +11,28 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
-from webapp.accounts.permissions import require, visible_or_404
+from engine.inputs import parse
+from engine.plan.swap.request import SwapRequest
+from webapp.accounts.permissions import require, require_somewhere, visible_or_404
 from webapp.common.asked_once import fresh_key
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
+from webapp.design.swap_page import SwapForm as SwapPlanForm
 from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.dry import dry_run, dry_run_document, refusal
 from webapp.jobs.forms import JobForm
 from webapp.jobs.models import Run
 from webapp.jobs.placed_form import PlacedForm
-from webapp.jobs.services import cancel_run, clone_run, launch_placement, launch_plan, retry_run
+from webapp.jobs.services import (
+    cancel_run,
+    clone_run,
+    launch_placement,
+    launch_plan,
+    launch_swap,
+    retry_run,
+)
+from webapp.jobs.swap_document import values_of_plan
+from webapp.jobs.swap_form import SwapCloneForm, SwapForm
 from webapp.placement.placed import PlacedJob
 from webapp.placement.placing import placement_to_launch
 from webapp.placement.predicted import option_on_placement
@@ -57,7 +69,8 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
     run = _run(request, pk)
     require(request.user, run.job.team)
     initial, checkpoint = {"idempotency_key": fresh_key()}, request.GET.get("checkpoint", "")
-    form = CloneForm(request.POST or None, run=run, checkpoint=checkpoint, initial=initial)
+    form_of = SwapCloneForm if run.job.swaps else CloneForm
+    form = form_of(request.POST or None, run=run, checkpoint=checkpoint, initial=initial)
     if form.lost_checkpoint:
         messages.warning(request, "That checkpoint cannot be used: it is gone or torn. Choose another one.")
     return _launch_page(
@@ -212,6 +225,39 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         cancel_url=reverse("placement:placement-detail", args=[pk]),
         note="A job whose ranks run on the GPUs that the placement chose.",
     )
+
+
+def swap_launch(request: HttpRequest) -> HttpResponse:
+    """The launch form of workers that swap; what the address asks of a swap plan fills it in."""
+    require_somewhere(request.user)
+    initial = {**_of_swap_plan(request), "idempotency_key": fresh_key()}
+    try:
+        form = SwapForm(request.POST or None, user=request.user, initial=initial)
+    except InputError as error:
+        messages.error(request, f"Cannot be launched: {_why(error)}.")
+        return redirect("jobs:run-list")
+    return _launch_page(
+        request,
+        form,
+        lambda values: launch_swap(request.user, form.cleaned_data["team"], document=form.document, **values),
+        title="Launch workers that swap",
+        cancel_url=reverse("jobs:run-list"),
+        note="Each worker trains the whole model on one GPU, part by part.",
+    )
+
+
+def _of_swap_plan(request: HttpRequest) -> dict[str, Any]:
+    """The first values of the form, from the question of a swap plan in the address, if it has one."""
+    if not request.GET:
+        return {}
+    question = SwapPlanForm(request.GET)
+    if not question.is_valid():
+        messages.warning(request, "The swap plan of this address cannot be read: the form begins without it.")
+        return {}
+    values = values_of_plan(parse(SwapRequest, question.document))
+    if "layers" not in values:
+        messages.warning(request, "Workers that swap train GPT and Llama shapes: enter one for this model.")
+    return values
 
 
 @require_POST

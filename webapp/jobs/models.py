@@ -17,6 +17,7 @@ from engine.job.changed import changed, value_at
 from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.events.training import RankState as Reported
 from engine.job.sections.failures import RecoverySettings
+from engine.job.sections.strategy import SWAP
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.described import Described
@@ -80,11 +81,12 @@ class RankStatus(models.TextChoices):
     FINISHED = Reported.FINISHED.value, "Finished"
     FAILED = Reported.FAILED.value, "Failed"
     STOPPED = Reported.STOPPED.value, "Stopped"
+    LEFT = Reported.LEFT.value, "Left"  # a worker of strategy swap: the run goes on without it
 
 
 # A rank only ever goes forward through these; an event that would take it back is late and ignored.
 RANK_ORDER = {status: place for place, status in enumerate(RankStatus)}
-RANK_OVER = (RankStatus.FINISHED, RankStatus.FAILED, RankStatus.STOPPED)
+RANK_OVER = (RankStatus.FINISHED, RankStatus.FAILED, RankStatus.STOPPED, RankStatus.LEFT)
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -117,6 +119,11 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def swaps(self) -> bool:
+        """Whether each rank is a worker that trains the whole model (strategy swap)."""
+        return bool(value_at(self.document, "strategy.kind") == SWAP)
 
     @property
     def deleted_plan(self) -> str:

@@ -10,6 +10,7 @@ from engine.job.codes import code_of
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
 from engine.job.predict import Prediction, predict
+from engine.job.swap.predicted import predict_swap
 from engine.schedule.text import parse_schedule
 from webapp.jobs.models import Run
 
@@ -22,9 +23,13 @@ def predicted_payload(
 ) -> dict[str, Any]:
     """{iteration_ms, utilization, spans: [[rank, code…]]} of one iteration; times in ms from its start.
 
+    Empty for workers that swap on a device of which no times are known.
+
     position_of_rank : (pipeline, stage), where they are not those of a launch.
     """
     job = parse(TrainJob, document)
+    if job.swap_strategy:
+        return _payload(job, predict_swap(job), None) if job.device.times_ms else {}
     return _payload(job, predict(job), position_of_rank)
 
 

@@ -35,6 +35,9 @@ CHANGING = [
     "progressed_at",
 ]
 LATE_ITERATIONS = 3  # as predicted: within so many the next one has ended, or the run does not train
+# From the loss of a machine until the tracker of workers that swap has said so: its silence (20 s), if it was
+# the tracker's own the election of another and the return of the workers (6 + 15 s), and time to be heard.
+TRACKER_JUDGES = timedelta(seconds=60)
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats
 
 
@@ -90,7 +93,9 @@ def _watch_nodes(run: Run) -> bool:
         return False  # nobody has listened long enough to call a node silent
     for rank in _ranks(run):
         reason = _trouble(run, rank)
-        if reason:
+        if reason and _goes_on_without(run, rank):
+            services.lose_worker(run, rank, reason)
+        elif reason:
             back = rank.node.state == NodeState.ONLINE and services.bring_back(run, rank, reason)
             if not back:
                 services.fail_or_move(run, reason)
@@ -100,11 +105,12 @@ def _watch_nodes(run: Run) -> bool:
 
 def _watch_ranks(run: Run) -> bool:
     """Fail `run` if ranks of it ended and no cause was heard of in time; whether it did."""
-    ended = list(
-        run.ranks.filter(state__in=(RankStatus.FAILED, RankStatus.STOPPED)).order_by("state_since", "rank")
-    )
+    ends = (RankStatus.FAILED, RankStatus.STOPPED, RankStatus.LEFT)
+    ended = list(run.ranks.filter(state__in=ends).order_by("state_since", "rank"))
     if not ended or timezone.now() - ended[0].state_since < REPORT_LAG:
         return False
+    if run.job.swaps and run.status == Status.RUNNING:
+        return services.end_without_workers(run)
     first = next((rank for rank in ended if rank.state == RankStatus.FAILED), None)
     reason = (
         services.rank_failure(first)
@@ -118,7 +124,7 @@ def _watch_ranks(run: Run) -> bool:
 def _trouble(run: Run, rank: RankState) -> str:
     node = rank.node
     silent = node.state != NodeState.ONLINE and node.refused_since is None
-    if silent and not _awaited(run, rank) and not _trains(run):
+    if silent and not _awaited(run, rank) and not _trains(run) and not _left_to_tracker(run, rank):
         quiet = f"{(timezone.now() - node.last_seen).total_seconds():.0f} s" if node.last_seen else "ever"
         return f"Node {node.name} in {rank.dc.name} has been silent for {quiet}."
     started = rank.state in (RankStatus.STARTING, RankStatus.READY, RankStatus.RUNNING)
@@ -150,6 +156,22 @@ def _awaited(run: Run, rank: RankState) -> bool:
     if settings is None or last is None or run.status != Status.RUNNING:
         return False
     return timezone.now() - last < silence() + timedelta(seconds=settings.wait_s)
+
+
+def _left_to_tracker(run: Run, rank: RankState) -> bool:
+    """Whether the tracker of workers that swap may still say of a silent node that its workers are lost.
+
+    It may have to be elected first. Once it has said so, nobody waits for the node any more.
+    """
+    last = rank.node.last_seen
+    if not run.job.swaps or run.status != Status.RUNNING or last is None:
+        return False
+    return timezone.now() - last < silence() + TRACKER_JUDGES
+
+
+def _goes_on_without(run: Run, rank: RankState) -> bool:
+    """Whether `run` goes on without `rank`, which its node, that answers, does not know any more."""
+    return run.job.swaps and run.status == Status.RUNNING and rank.node.state == NodeState.ONLINE
 
 
 def _reported(run: Run, rank: RankState, *, alive: bool = False) -> bool:
@@ -261,10 +283,15 @@ def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
 
 
 def _ask_for_boundary(run: Run, send: Send) -> None:
-    """Tell rank 0's node that `run` is to end after a whole iteration; again until that rank names it."""
-    lead = run.ranks.select_related("node").get(rank=0)
+    """Tell rank 0's node that `run` is to end after a whole iteration; again until that rank names it.
+
+    Of workers that swap all nodes are told: the tracker is on one of them.
+    """
+    ranks = run.ranks.select_related("node")
+    leads = ranks.exclude(state__in=RANK_OVER) if run.job.swaps else ranks.filter(rank=0)
     kwargs = {"run": str(run.pk), "generation": run.generation, "grace_s": settings.STOP_GRACE_S}
-    send(lead.node.name, "workers.stop_ranks", {**kwargs, "boundary": True})
+    for name in sorted({rank.node.name for rank in leads}):
+        send(name, "workers.stop_ranks", {**kwargs, "boundary": True})
 
 
 def _send_stops(run: Run, ranks: list[RankState], send: Send) -> None:

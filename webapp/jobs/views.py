@@ -17,11 +17,12 @@ def run_list(request: HttpRequest) -> HttpResponse:
         rows=Run.objects.visible_to(request.user).for_lists().with_models(),
         filter_class=RunFilterSet,
         table_class=RunTable,
+        create=("jobs:swap-launch", "New swap run"),
         bulk=archive.pages.bulk(request),
         compare="jobs:run-compare",
         actions=[
             (reverse("jobs:run-queue"), "Queue"),
             (reverse("jobs:run-compare"), "Compare runs"),
         ],
-        empty="No runs yet. Open a plan and launch an option.",
+        empty="No runs yet. Open a plan and launch an option, or launch workers that swap.",
     )

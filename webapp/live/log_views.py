@@ -38,7 +38,7 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
         "lines": shown,
         "more": more,
         "newest": newest,
-        "stages": run.job.document["cell"]["stages"],
+        "stages": 0 if run.job.swaps else run.job.document["cell"]["stages"],
         "ranks": RankState.objects.filter(run=run).select_related("node"),
         **filters,
         "logs_url": reverse("jobs:run-logs", args=[pk]),

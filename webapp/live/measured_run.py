@@ -82,7 +82,12 @@ class MeasuredRun:
 
 
 def measured(run: Run) -> MeasuredRun | None:
-    """What `run` measured lately; None before its first whole iteration, or when its spans are gone."""
+    """What `run` measured lately; None before its first whole iteration, or when its spans are gone.
+
+    None too of workers that swap, which have no stages.
+    """
+    if run.job.swaps:
+        return None
     shape = shape_of(run.job.document)
     most = max(1, min(ITERATIONS, MOST_BATCHES // shape.ranks))
     whole = IterationStat.objects.filter(run=run, ranks=shape.ranks, end__isnull=False)

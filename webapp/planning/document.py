@@ -54,9 +54,10 @@ def site_job(document: dict[str, Any]) -> TrainJob:
     """
     job = parse(TrainJob, document)
     if job.swap_strategy:
-        raise InputError(
-            "strategy.kind", job.strategy.kind, "works only with `meridian train`: the site runs pipelines"
-        )
+        for name in ("joins", "leaves"):
+            if changes := getattr(job.swap_strategy, name):
+                allowed = "works only with `meridian train`: the site starts all workers at once"
+                raise InputError(f"strategy.{name}", [each.model_dump() for each in changes], allowed)
     if job.cell.tp > 1:
         raise InputError(
             "cell.tp",

@@ -148,6 +148,8 @@ def _cells(
     *,
     planned: bool,
 ) -> Iterator[Cell]:
+    if run.job.swaps:  # its GPUs load weights in their idle time
+        return
     prefill = settings_in(run.job.document.get("prefill"))
     serves = model in opened or (prefill is not None and prefill.model == model)
     if not serves and (opened or prefill is not None):

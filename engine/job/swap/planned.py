@@ -43,12 +43,20 @@ class SwapPlan:
         return self.result.step.step_s
 
     @property
+    def gradients_stay(self) -> bool:
+        """Whether gradients are on the device until all steps of a batch are done."""
+        return self.result.gradients == "device" or len(self.subs) == 1
+
+    @property
+    def gradients_out_s(self) -> float:
+        """Seconds in which the gradients that are on the device after the last step leave it."""
+        leaving = self.subs if self.gradients_stay else self.subs[:1]
+        return sum(sub.parameter_bytes for sub in leaving) / self.result.host_bytes_per_s
+
+    @property
     def update_s(self) -> float:
         """Seconds of transfers that no step hides: the last gradients out, the updated first sub-model in."""
-        stay = self.result.gradients == "device" or len(self.subs) == 1
-        leaving = self.subs if stay else self.subs[:1]
-        out_s = sum(sub.parameter_bytes for sub in leaving) / self.result.host_bytes_per_s
-        return self.subs[0].load_s + out_s
+        return self.subs[0].load_s + self.gradients_out_s
 
 
 def planned(job: TrainJob) -> SwapPlan:

@@ -2,6 +2,8 @@
 /** Codes of ops; their order is that in which the timeline counts them. */
 export const OP = { F: "F", R: "R", B: "B", W: "W", ALL_REDUCE: "A", OPTIMIZER: "O", PREFILL: "P", CHECKPOINT: "C" };
 export const OPS = Object.values(OP);
+/** Copies between host and GPU next to the ops: a sub-model in, its gradients out. */
+export const LOAD = { IN: "L", OUT: "G" };
 export const TRANSFER = "T";
 /** What a transfer carries. */
 export const PAYLOAD = { ACTIVATION: "a", GRADIENT: "g" };

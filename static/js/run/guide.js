@@ -11,12 +11,23 @@ const many = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 export function explain(model, run, timeline) {
   const { lanes, usage } = model, pipelines = new Set(lanes.map((lane) => lane.pipeline)).size, stages = new Set(lanes.map((lane) => lane.stage)).size;
   const dcs = new Set(lanes.map((lane) => lane.dc)).size, first = lanes[0], last = lanes.at(-1);
+  if (first?.worker) return [["A row is one worker", workers(model)], ...common(model, run, timeline)];
   return [
     ["A row is one GPU", first ? `${laneName(last)} is stage ${last.stage + 1} of pipeline ${last.pipeline + 1}. This run has ${many(pipelines, "pipeline")} of ${many(stages, "stage")}: ${many(lanes.length, "GPU")} in ${many(dcs, "data centre")}. The per cent beside a row say how much of the last ${many(usage?.iterations ?? 10, "iteration")} it spent computing.` : "No GPU is known yet."],
     ["A block is one op", "F3 is the forward pass of microbatch 3, R the recomputation before its backward, B the backward, W the weight part of a split backward, AR the all-reduce of gradients between pipelines. Colour and pattern say the same: forward is plain, recompute has slanted lines, backward a dark foot, weight a dark head, all-reduce level lines."],
     ["Empty is a bubble", `A hatched stretch is a GPU that waits for an activation, a gradient or the other pipelines. ${usage?.run ? `In the last ${many(usage.iterations, "iteration")} bubbles took ${percent(usage.run.bubbles)} of GPU time, computing ${percent(usage.run.utilization)}, all-reduce and optimizer ${percent(usage.run.sync)}.` : ""} Point at an op to see what it waited for.`],
     ["The thin strip is the prediction", predicted(model, run)],
     ["Between data centres", wide(model)],
+    ...common(model, run, timeline),
+  ];
+}
+
+function workers({ lanes, usage }) {
+  return `Each of the ${many(lanes.length, "worker")} trains the whole model, which its GPU cannot hold. A block is one pass of a mini-batch through one sub-model: F forward, R the recomputation, B backward; AR is the sum of all workers' gradients. The thin lines under the blocks are copies: a sub-model that is loaded while another one computes, and below it gradients that leave for the host. A hatched stretch waits for a load or for the other workers.${usage?.run ? ` In the last ${many(usage.iterations, "iteration")} the GPUs computed ${percent(usage.run.utilization)} of the time.` : ""}`;
+}
+
+function common(model, run, timeline) {
+  return [
     ["Now, and faults", `The green line is the last report${model.hasSpans ? "" : " (nothing yet)"}; right of it there is only the prediction. Diamonds on the time axis are faults, rings are changes of state: ${many(model.marks.length, "mark")} so far. ${timeline.view.live ? "The window follows the run; Space freezes it." : "The window is frozen; l goes back to the run's head."}`],
   ];
 }

@@ -1,5 +1,5 @@
 // Spans in typed arrays: one block is what one GPU did, or sent over one link, in one iteration.
-import { OPS, PAYLOAD } from "../lib/wire.js";
+import { LOAD, OPS, PAYLOAD } from "../lib/wire.js";
 
 const KIND_OF = new Map(OPS.map((kind, index) => [kind, index]));
 
@@ -18,6 +18,9 @@ export class OpBlock {
     this.end = Float64Array.from(sorted, (code) => code[3]);
     this.first = this.n ? this.start[0] : 0;
     this.last = this.n ? this.end[this.n - 1] : 0;
+    const loads = codes.filter((code) => code[0] === LOAD.IN || code[0] === LOAD.OUT);
+    /** Copies between host and GPU meanwhile, or null. */
+    this.loads = loads.length ? new LoadBlock(loads) : null;
   }
 
   /** How long ops of each kind took in all, ms, in the order of OPS. */
@@ -43,11 +46,39 @@ export class OpBlock {
     return -1;
   }
 
+  /** The sub-model of op `i` where the model is swapped: forward passes go through them from the first on, others from the last. */
+  partOf(i) {
+    if (this.microbatch[i] < 0) return null;
+    let all = 0;
+    for (let j = 0; j < this.n; j++) if (this.kind[j] === this.kind[i] && this.microbatch[j] === this.microbatch[i]) all++;
+    return this.kind[i] === 0 ? this.nth(i) : all - 1 - this.nth(i);
+  }
+
   /** How many ops of the same kind and microbatch come before op `i`. */
   nth(i) {
     let before = 0;
     for (let j = 0; j < i; j++) if (this.kind[j] === this.kind[i] && this.microbatch[j] === this.microbatch[i]) before++;
     return before;
+  }
+}
+
+/** Sub-models that one GPU loaded in one iteration, and gradients that left it, sorted by start. Times in ms. */
+export class LoadBlock {
+  /** @param {Array} codes  [code, sub-model, start, end, bytes] */
+  constructor(codes) {
+    const sorted = [...codes].sort((x, y) => x[2] - y[2]);
+    this.n = sorted.length;
+    this.part = Int32Array.from(sorted, (code) => code[1]);
+    this.out = Uint8Array.from(sorted, (code) => (code[0] === LOAD.OUT ? 1 : 0));
+    this.start = Float64Array.from(sorted, (code) => code[2]);
+    this.end = Float64Array.from(sorted, (code) => code[3]);
+    this.bytes = Float64Array.from(sorted, (code) => code[4] ?? 0);
+  }
+
+  /** Index of the copy in one direction that runs at `time`, or −1. The two directions overlap. */
+  at(time, out) {
+    for (let i = lastAtOrBefore(this.start, time); i >= 0; i--) if (this.out[i] === out) return time < this.end[i] ? i : -1;
+    return -1;
   }
 }
 

@@ -17,9 +17,11 @@ export function titleOf(scene, item) {
   if (item.type === "mark") return item.marks[0].text;
   if (item.type === "lane") return laneName(scene.model.lanes[item.lane]);
   if (item.type === "heat") return `${item.row.title}, ${item.row.lanes.length} GPUs`;
+  if (item.type === "load") return `${item.gradient ? "Gradients out" : "Load"}, sub-model ${item.part + 1}`;
   if (item.type === "transfer") return `${item.gradient ? "Gradient" : "Activation"}, microbatch ${item.microbatch + 1}`;
   const name = NAMES[item.kind] ?? item.kind;
-  return WHOLE.includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
+  if (WHOLE.includes(item.kind)) return name;
+  return item.part == null ? `${name}, microbatch ${item.microbatch + 1}` : `${name}, mini-batch ${item.microbatch + 1}, sub-model ${item.part + 1}`;
 }
 
 const length = (ms, unit) => (ms < 10_000 ? instant(ms, unit) : duration(ms, unit).join(" "));
@@ -37,6 +39,7 @@ export function factsOf(scene, item) {
     facts.push(["predicted", `${length(predicted, unit)}, ${difference(item.end - item.start, predicted)}`]);
   }
   if (item.type === "bubble") return facts;
+  if (item.type === "load") return item.bytes ? [...facts, ["carried", `${bytes(item.bytes)}, ${rate(item)}`]] : facts;
   const need = waitedFor(scene, item);
   if (need) facts.push(["waited for", need.reason]);
   if (item.type === "transfer") {
@@ -70,6 +73,7 @@ const rate = (item) => `${((item.bytes * 8) / Math.max(1e-6, item.end - item.sta
 function placeOf(model, item) {
   if (item.type === "transfer") return `${model.dcs[item.from].name} → ${model.dcs[item.to].name}`;
   const lane = model.lanes[item.lane];
+  if (lane.worker) return `worker ${lane.pipeline + 1}`;
   return `pipeline ${lane.pipeline + 1}, stage ${lane.stage + 1}`;
 }
 

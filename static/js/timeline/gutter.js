@@ -2,8 +2,8 @@
 import { percent } from "../lib/format.js";
 import { label } from "./head.js";
 
-/** @returns {string} e.g. "P1 S2", 1-based for people */
-export const laneName = (lane) => `P${lane.pipeline + 1} S${lane.stage + 1}`;
+/** @returns {string} e.g. "P1 S2", or "W1" of a worker that swaps, 1-based for people */
+export const laneName = (lane) => (lane.worker ? `W${lane.pipeline + 1}` : `P${lane.pipeline + 1} S${lane.stage + 1}`);
 
 export function paintGutter(context, scene, row) {
   if (row.kind === "head") head(context, scene, row);

@@ -2,6 +2,7 @@
 import { OPS, PAYLOAD } from "../lib/wire.js";
 import { blockOf, lastAtOrBefore } from "./blocks.js";
 import { eachGap, leastBubble, pieces } from "./gaps.js";
+import { loadPlace } from "./lanes.js";
 import { rowPlace, sentOn, shows } from "./links.js";
 import { markAt } from "./marks.js";
 import { rowAt } from "./rows.js";
@@ -12,7 +13,7 @@ export function itemAt(scene, x, y) {
   const row = rowAt(scene.layout.rows, y - scene.head + scene.scroll), time = scene.time(x);
   if (!row) return null;
   if (x < scene.left) return row.kind === "lane" ? { type: "lane", lane: row.lane, row } : row.kind === "heat" ? { type: "heat", row } : null;
-  if (row.kind === "lane") return opAt(scene, row, time) ?? bubbleAt(scene, row, time);
+  if (row.kind === "lane") return loadAt(scene, row, time, y - scene.head + scene.scroll) ?? opAt(scene, row, time) ?? bubbleAt(scene, row, time);
   if (row.kind === "link") return transferAt(scene, row, time, y - scene.head + scene.scroll);
   return row.kind === "heat" ? { type: "heat", row } : null;
 }
@@ -31,10 +32,28 @@ function opAt(scene, row, time) {
   return null;
 }
 
+function loadAt(scene, row, time, y) {
+  if (!row.full || y < loadPlace(row, 0).top - 1) return null;
+  const out = y < loadPlace(row, 1).top - 0.5 ? 0 : 1;
+  for (const [block, shift, iteration] of drawn(scene, row.lane)) {
+    const i = block.loads ? block.loads.at(time - shift, out) : -1;
+    if (i >= 0) return loadItem(scene, row.lane, block, i, shift, iteration);
+  }
+  return null;
+}
+
+export function loadItem(scene, lane, block, i, shift, iteration) {
+  const { pipeline, stage } = scene.model.lanes[lane], { loads } = block;
+  return {
+    type: "load", lane, pipeline, stage, part: loads.part[i], gradient: loads.out[i], bytes: loads.bytes[i],
+    start: loads.start[i] + shift, end: loads.end[i] + shift, iteration, predicted: null,
+  };
+}
+
 export function opItem(scene, lane, block, i, shift, iteration) {
   const { model } = scene, it = model.lanes[lane];
   return {
-    type: "op", lane, pipeline: it.pipeline, stage: it.stage, kind: OPS[block.kind[i]], microbatch: block.microbatch[i],
+    type: "op", lane, part: it.worker ? block.partOf(i) : null, pipeline: it.pipeline, stage: it.stage, kind: OPS[block.kind[i]], microbatch: block.microbatch[i],
     start: block.start[i] + shift, end: block.end[i] + shift, iteration, index: i,
     predicted: scene.mode === "predicted" ? null : predictedOp(model, lane, block, i, iteration),
   };

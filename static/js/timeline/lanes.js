@@ -97,6 +97,22 @@ class Columns {
   }
 }
 
+/** Where a lane draws its loads and, under them, gradients that leave: two thin lines below the ops. */
+export const loadPlace = (row, out) => ({ top: row.y + (out ? 19 : 16), height: 2 });
+
+/** Copies between host and GPU while ops run, where the model is swapped; they take the place of the predicted strip. */
+export function paintLoads(scene, row) {
+  if (!row.full) return;
+  for (const { block, shift } of pieces(scene, row.lane)) {
+    const { loads } = block;
+    if (!loads) continue;
+    for (let i = 0; i < loads.n; i++) {
+      const x0 = scene.snap(Math.max(scene.left, scene.x(loads.start[i] + shift))), x1 = scene.snap(scene.x(loads.end[i] + shift)), { top, height } = loadPlace(row, loads.out[i]);
+      if (x1 >= scene.left && x0 <= scene.right) scene.strips.add(scene.style.loads[loads.out[i]], x0, top, Math.max(1, x1 - x0), height);
+    }
+  }
+}
+
 /** The predicted strip under measured ops, anchored at the measured start of each iteration. */
 export function paintStrip(scene, row) {
   const place = geometry(row);

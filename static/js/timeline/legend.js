@@ -26,7 +26,10 @@ export function paintLegend(root) {
 function swatch(context, style, name) {
   if (name === "bubble") fill(context, style.bubble);
   else if (name === "activation" || name === "gradient") transfer(context, style, name === "gradient" ? 1 : 0);
-  else if (name === "predicted") {
+  else if (name === "load" || name === "out") {
+    context.fillStyle = style.loads[name === "out" ? 1 : 0];
+    context.fillRect(0, 4, 16, 2);
+  } else if (name === "predicted") {
     ["0", "1", "2"].forEach((kind, i) => { context.fillStyle = style.strip[kind]; context.fillRect(i * 5.4, 4, 5, 3); });
   } else {
     const kind = KIND[name];

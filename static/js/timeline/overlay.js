@@ -1,5 +1,6 @@
 // What follows the pointer and the focus: cursor line with its time, outlines, the line to what an op waited for.
 import { instant } from "../lib/format.js";
+import { loadPlace } from "./lanes.js";
 import { hopOf, rowPlace } from "./links.js";
 import { AXIS } from "./sizes.js";
 
@@ -50,7 +51,7 @@ function connect(context, from, to) {
 }
 
 /** Ops, transfers and bubbles have a place on the lanes; rows and marks are only told of. */
-export const hasBox = (item) => item.type === "op" || item.type === "transfer" || item.type === "bubble";
+export const hasBox = (item) => ["op", "transfer", "bubble", "load"].includes(item.type);
 
 /** Where an item stands on the canvas, or null where its row is not there. */
 export function boxOf(scene, item) {
@@ -63,5 +64,6 @@ export function boxOf(scene, item) {
     const place = rowPlace(row, row.split > 1 ? item.pipeline % row.split : 0);
     return { x, width, y: place.top + lift, height: place.height };
   }
+  if (item.type === "load") return { x, width, y: loadPlace(row, item.gradient).top + lift, height: 2 };
   return { x, width, y: row.y + (row.full ? 2 : 1) + lift, height: row.full ? 14 : 8 };
 }

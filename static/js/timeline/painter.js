@@ -2,7 +2,7 @@
 import { CoverageCache } from "./coverage.js";
 import { paintGutter } from "./gutter.js";
 import { label, paintAxis, paintMinimap } from "./head.js";
-import { levelOf, paintAhead, paintHeat, paintOps, paintShares, paintStrip } from "./lanes.js";
+import { levelOf, paintAhead, paintHeat, paintLoads, paintOps, paintShares, paintStrip } from "./lanes.js";
 import { paintLink, strokeChevrons } from "./links.js";
 import { paintMarks } from "./marks.js";
 import { RectBatch } from "./paint.js";
@@ -127,7 +127,9 @@ function paintRow(scene, row) {
   if (scene.level === "share") paintShares(scene, row);
   else {
     paintOps(scene, row);
-    if (scene.mode === "both") { paintStrip(scene, row); paintAhead(scene, row); }
+    if (scene.model.lanes[row.lane].worker) paintLoads(scene, row);
+    else if (scene.mode === "both") paintStrip(scene, row);
+    if (scene.mode === "both") paintAhead(scene, row);
   }
 }
 

@@ -2,7 +2,8 @@
 import { $, el } from "../lib/dom.js";
 import { count, fixed } from "../lib/format.js";
 import { titleOf } from "./describe.js";
-import { drawn, opItem, transferItem } from "./hit.js";
+import { laneName } from "./gutter.js";
+import { drawn, loadItem, opItem, transferItem } from "./hit.js";
 import { sentOn, shows } from "./links.js";
 
 const MOST = 300;
@@ -15,6 +16,9 @@ export function itemsIn(scene) {
       if (block.last + shift < from || block.first + shift > to) continue;
       for (let i = 0; i < block.n; i++) {
         if (block.end[i] + shift >= from && block.start[i] + shift <= to) items.push(opItem(scene, lane, block, i, shift, iteration));
+      }
+      for (let i = 0; i < (block.loads?.n ?? 0); i++) {
+        if (block.loads.end[i] + shift >= from && block.loads.start[i] + shift <= to) items.push(loadItem(scene, lane, block, i, shift, iteration));
       }
     }
   });
@@ -55,5 +59,5 @@ function whereOf(scene, item) {
   const { model } = scene;
   if (item.type === "transfer") return `P${item.pipeline + 1}, ${model.dcs[item.from].name} → ${model.dcs[item.to].name}`;
   const lane = model.lanes[item.lane];
-  return `P${lane.pipeline + 1} S${lane.stage + 1}, ${model.dcs[lane.dc]?.name ?? ""}`;
+  return `${laneName(lane)}, ${model.dcs[lane.dc]?.name ?? ""}`;
 }

@@ -9,16 +9,15 @@ from webapp.jobs.services.launch import (
     launch_placement,
     launch_plan,
     launch_run,
+    launch_swap,
     move_run,
     retry_run,
 )
 from webapp.jobs.services.predictions import forget_old_predictions
 from webapp.jobs.services.priority import move_in_queue, set_priority
+from webapp.jobs.services.rank_words import is_cause, place, rank_failure
 from webapp.jobs.services.ranks import (
-    is_cause,
     next_live_seq,
-    place,
-    rank_failure,
     record_dispatch,
     record_ended_iteration,
     record_last_line,
@@ -39,6 +38,7 @@ from webapp.jobs.services.status import (
     wait_for,
     wait_in_queue,
 )
+from webapp.jobs.services.workers import end_without_workers, lose_worker, record_workers
 
 __all__ = [
     "Waiting",
@@ -47,6 +47,7 @@ __all__ = [
     "cancel_run",
     "clone_run",
     "delete_runs",
+    "end_without_workers",
     "fail_or_move",
     "fail_run",
     "finish_stopped",
@@ -57,7 +58,9 @@ __all__ = [
     "launch_placement",
     "launch_plan",
     "launch_run",
+    "launch_swap",
     "lock",
+    "lose_worker",
     "move_in_queue",
     "move_run",
     "next_live_seq",
@@ -75,6 +78,7 @@ __all__ = [
     "record_recovery",
     "record_result",
     "record_schedule",
+    "record_workers",
     "release_rank",
     "retry_run",
     "set_priority",

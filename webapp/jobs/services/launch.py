@@ -12,6 +12,8 @@ from engine.inputs import parse
 from engine.job.changed import fields_of
 from engine.job.job import TrainJob
 from engine.job.planned import wants_search
+from engine.job.swap.planned import planned
+from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.common.asked_once import once
@@ -85,6 +87,30 @@ def launch_placement(
     """
     require(actor, placement.team)
     return _once(actor, key, lambda: _launch_placed(actor, placement, name, placed, key, priority))
+
+
+@transaction.atomic
+def launch_swap(
+    actor: Any,
+    team: Team,
+    *,
+    name: str,
+    document: dict[str, Any],
+    key: str = "",
+    priority: int = Priority.NORMAL,
+) -> Run:
+    """Make a job of workers that swap, and its first run. See `launch_plan`.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of `team`.
+    InputError
+        The engine refuses the document, or the model does not fit the GPU.
+    """
+    require(actor, team)
+    planned(site_job(document))
+    return _once(actor, key, lambda: _launch_swap(actor, team, name, document, key, priority))
 
 
 @transaction.atomic
@@ -220,6 +246,14 @@ def _launch_placed(
     )
     record(actor, "create", job, team=job.team, after={"placement": placement.name, "name": name})
     return _queue(actor, job, key, f"Placed by {placement.name}.", priority=priority)
+
+
+def _launch_swap(actor: Any, team: Team, name: str, document: dict[str, Any], key: str, priority: int) -> Run:
+    job = Job.objects.create(
+        team=team, name=name, document=document, plan_copy={"name": name}, created_by=actor
+    )
+    record(actor, "create", job, team=team, after={"name": name, "strategy": document["strategy"]["kind"]})
+    return _queue(actor, job, key, priority=priority)
 
 
 def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:

@@ -8,7 +8,6 @@ from django.utils import timezone
 
 from engine.job.events.training import Rank
 from engine.job.events.training import RankState as Reported
-from engine.job.launch import EXIT_PEER_LOST
 from webapp.inventory.models import Node
 from webapp.jobs import notify
 from webapp.jobs.models import (
@@ -24,8 +23,10 @@ from webapp.jobs.models import (
 )
 from webapp.jobs.services.boundary import fail_run, finish, go_on_elsewhere
 from webapp.jobs.services.link_rates import record_link_rates
+from webapp.jobs.services.rank_words import is_cause, rank_failure
 from webapp.jobs.services.recovery import bring_back, fail_or_move
 from webapp.jobs.services.status import add_mark, finish_stopped, lock, set_status
+from webapp.jobs.services.workers import end_without_workers
 
 
 @transaction.atomic
@@ -33,12 +34,14 @@ def record_rank_event(run: Run, event: Rank) -> bool:
     """Take in one `rank` event of `run`; returns whether it was news.
 
     A repeated event, one of a rank that is over and one that would go back in time change nothing. A rank
-    that is gone with its host or agent is started again where its job recovers.
+    that is gone with its host or agent is started again where its job recovers. A pipeline's rank is out of
+    the run when the run says so (`dismiss_ranks`), a worker that swaps when its node does.
     """
     rank = RankState.objects.select_for_update().filter(run=run, rank=event.rank).first()
     if (
         rank is None
-        or event.state in (Reported.LEFT, Reported.RESERVE)
+        or event.state is Reported.RESERVE
+        or (event.state is Reported.LEFT and not run.job.swaps)
         or rank.state in RANK_OVER
         or (event.start or 1) < rank.start
         or RANK_ORDER[RankStatus(event.state)] <= RANK_ORDER[RankStatus(rank.state)]
@@ -46,7 +49,9 @@ def record_rank_event(run: Run, event: Rank) -> bool:
         return False
     if event.gone and bring_back(run, rank, event.detail or "without a reason"):
         return True
-    rank.state = RankStatus(event.state)
+    # A run of workers that swap goes on without one whose host is gone.
+    leaves = event.gone and run.job.swaps and run.status == Status.RUNNING
+    rank.state = RankStatus.LEFT if leaves else RankStatus(event.state)
     rank.state_since = timezone.now()
     rank.detail = event.detail[:500]
     rank.exit_code = event.exit_code
@@ -67,6 +72,9 @@ def _follow(run: Run, rank: RankState) -> None:
         (fail_run if own else fail_or_move)(run, rank_failure(rank))
         return
     states = set(run.ranks.values_list("state", flat=True))
+    if run.status == Status.STARTING and RankStatus.LEFT in states:
+        fail_run(run, rank_failure(rank))
+        return
     if run.status == Status.STARTING and states <= {RankStatus.RUNNING, RankStatus.FINISHED}:
         run.started_at = run.started_at or timezone.now()
         run.save(update_fields=["started_at"])
@@ -74,6 +82,8 @@ def _follow(run: Run, rank: RankState) -> None:
         add_mark(run, MarkLevel.INFO, f"All {run.ranks.count()} ranks are running.")
     elif run.status == Status.RUNNING and states == {RankStatus.FINISHED}:
         finish(run)
+    elif run.status == Status.RUNNING and states == {RankStatus.FINISHED, RankStatus.LEFT}:
+        end_without_workers(run)
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
         finish_stopped(run)
     elif RankStatus.STOPPED in states and states <= set(RANK_OVER):
@@ -89,7 +99,7 @@ def _end_with_agents(run: Run) -> None:
     Some of them: somebody took nodes away from it, and it failed. None, where ranks only lost each other:
     then the reconciler says which was first.
     """
-    nodes = set(run.ranks.values_list("node__name", flat=True))
+    nodes = set(run.ranks.exclude(state=RankStatus.LEFT).values_list("node__name", flat=True))
     lost = set(run.ranks.filter(state=RankStatus.FAILED).values_list("node__name", flat=True))
     shut = nodes - lost
     if not shut:
@@ -112,23 +122,6 @@ def _stopped_with_agents(run: Run, nodes: list[str]) -> None:
     set_status(run, Status.CANCELLED, f"Stopped {progress}: {agents} shut down, and its ranks with them.")
     add_mark(run, MarkLevel.WARN, f"T{agents[1:]} shut down: all ranks ended.")
     go_on_elsewhere(run)
-
-
-def is_cause(rank: RankState) -> bool:
-    """Whether `rank` failed by itself, and not because it lost another rank, which will be heard of."""
-    return rank.state == RankStatus.FAILED and rank.exit_code != EXIT_PEER_LOST
-
-
-def rank_failure(rank: RankState) -> str:
-    """Why a run failed whose `rank` died: that rank's own last line."""
-    line = rank.detail or rank.last_line
-    code = f" (exit {rank.exit_code})" if rank.exit_code is not None else ""
-    return f"{place(rank)} failed{code}: {line}" if line else f"{place(rank)} failed{code} without a message."
-
-
-def place(rank: RankState) -> str:
-    """A rank as people know it: pipeline and stage from 1, GPU and node."""
-    return f"P{rank.pipeline + 1} S{rank.stage + 1} (GPU {rank.gpu} of {rank.node.name})"
 
 
 @transaction.atomic

@@ -26,6 +26,7 @@ from engine.job.events.training import (
     Spans,
     Step,
     Validation,
+    Workers,
 )
 from engine.job.shape import Shape
 from webapp.inventory.selectors import clock_offsets_s
@@ -302,6 +303,8 @@ def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
         case Validation():  # of held-out text, after so many steps: it belongs to the last of them
             stat = _stat(intake, run, event.step - 1)
             stat.validation_loss, stat.validation_bits_per_byte = event.loss, event.bits_per_byte
+        case Workers():
+            return jobs.record_workers(run, event)
         case Log():
             line = logs.line_of(run, event)
             intake.lines.setdefault((run.pk, line.rank), []).append(line)
@@ -310,7 +313,7 @@ def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
             outcome = event.outcome
             jobs.record_result(run, {k: v for k, v in outcome.items() if k not in OF_STEPS})
             return False
-        case _:  # of strategy swap: the site shows none
+        case _:  # whose mini-batches a batch of strategy swap was: the site shows none
             return False
     return True
 

@@ -41,6 +41,7 @@ MOST_OF_JOB = 2 << 20  # characters of a document of a job, or of a schedule
 MOST_OF_STEP = 256  # characters of what a result says of a step
 MOST_SPANS = 20_000  # beside the ops and transfers of the job: prefill, sums over pipelines, saving
 MOST_CHUNKS = 64  # of a schedule
+MOST_PARTS = 20_000  # chunks of a stage, or sub-models of a worker that swaps: a layer each at most
 MOST_BYTES = 1 << 50
 MOST_INCIDENTS = 10_000  # marks of a run that nodes ask for
 MOST_CHECKPOINTS = 10_000  # rows of a run
@@ -63,7 +64,7 @@ def require_possible(
     ValueError
         With the reason, for an operator.
     """
-    _require_own(nodes, node, event)
+    _require_own(run, nodes, node, event)
     if not isinstance(event, Rank):  # its time is not used: the site's is
         _require_near_now(run, event, ahead_s)
     for name in type(event).model_fields.keys() & FIGURES:
@@ -77,11 +78,12 @@ def _require(holds: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def _require_own(nodes: Mapping[int, str], node: str, event: OfRun) -> None:
+def _require_own(run: Run, nodes: Mapping[int, str], node: str, event: OfRun) -> None:
     _require(node in nodes.values(), "it has no rank of that run")
     if isinstance(event, OfRank):
         _require(nodes.get(event.rank) == node, f"rank {event.rank} is not one of its own")
-    if isinstance(event, FOR_ALL):
+    # Of workers that swap, the machine of the tracker speaks, and that may be any of them.
+    if isinstance(event, FOR_ALL) and not run.job.swaps:
         _require(nodes[min(nodes)] == node, "only the node of the first rank says that")
 
 
@@ -114,7 +116,11 @@ def _require_of_job(run: Run, shape: Shape, nodes: Mapping[int, str], event: OfR
             _require(event.step <= run.steps, f"{event.step} steps of {run.steps}")
         case Checkpoint():
             _require_checkpoint(run, event)
-        case Rank() | Batch() | Workers():
+        case Workers():
+            named = (*event.workers, *(event.joined or ()), *(event.left or ()), *(event.lost or ()))
+            _require(run.job.swaps and set(named) <= nodes.keys(), "workers that the run does not have")
+            _require(event.step <= run.steps, f"{event.step} steps of {run.steps}")
+        case Rank() | Batch():
             _require_short(event, MOST_TEXT)
         case CoordinatorEvent():
             _require(event.rank > max(nodes), f"a coordinator with the number of rank {event.rank}")
@@ -151,6 +157,7 @@ def _is_possible(span: Span, first: float, last: float, microbatches: int, ranks
         first <= span.start <= span.end <= last
         and (span.arrives is None or first <= span.arrives <= last)
         and (span.microbatch is None or 0 <= span.microbatch < microbatches)
+        and 0 <= span.chunk < MOST_PARTS
         and (span.from_stage is None or 0 <= span.from_stage < ranks)
         and (span.to_stage is None or 0 <= span.to_stage < ranks)
         and (span.bytes is None or 0 <= span.bytes <= MOST_BYTES)

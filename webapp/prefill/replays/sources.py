@@ -102,6 +102,8 @@ def bubbles_of(user: Any, choice: str, slot_ms: float | None) -> dict[str, Any]:
 
 def _of_run(user: Any, pk: int) -> TrainingPattern | None:
     run = visible_or_404(Run.objects.select_related("job"), user, pk=pk)
+    if run.job.swaps:  # its GPUs load weights in their idle time
+        return None
     stages = int(run.job.document["cell"]["stages"])
     period_ms = float(run.predicted.get("iteration_ms") or 0)
     return pattern_of(run.predicted["spans"], stages, range(stages), period_ms) if period_ms > 0 else None
