@@ -186,6 +186,21 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
         "t": T0,
     },
+    "samples": {
+        "preview": "s1",
+        "samples": [
+            {
+                "source": "/data/chats.jsonl",
+                "parts": [
+                    {"document": 7, "counts": False, "tokens": 2, "text": "one two"},
+                    {"document": 7, "counts": True, "tokens": 1, "text": " <b>three</b>"},
+                ],
+                "cut": True,
+            }
+        ],
+        "error": "",
+        "t": T0,
+    },
     "rates": {
         "trial": "t1",
         "t": T0,

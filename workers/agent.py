@@ -43,6 +43,7 @@ from workers.probe import Prober
 from workers.publisher import Publisher
 from workers.ranks import Group, RankSupervisor
 from workers.rates import LinkMeter
+from workers.samples import SamplePreviewer
 from workers.shims import Shims
 from workers.spool import Spool
 from workers.tasks import register
@@ -92,6 +93,7 @@ class Agent:
         )
         self.prober = Prober(host=config.host, publish=self.publisher.put)
         self.meter = LinkMeter(host=config.host, publish=self.publisher.put)
+        self.previewer = SamplePreviewer(files=config.files, publish=self.publisher.put)
         self.clock = ClockWatch(lambda: connect(config.broker_url))
         self.gpus = GpuWatch(self._read_gpus, self.publisher.put_latest)
         self._hardware: dict[str, Any] | None = None
@@ -129,7 +131,7 @@ class Agent:
     def _consume(self) -> None:
         """Run the Celery worker; again after a pause where it ends by itself (a broker that refuses us)."""
         app = create_app(self.config)
-        register(app, self.ranks, self.prober, self.meter)
+        register(app, self.ranks, self.prober, self.meter, self.previewer)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
         while not self._stopping.is_set():

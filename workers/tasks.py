@@ -9,12 +9,19 @@ from celery import Celery
 from workers.probe import Prober
 from workers.ranks import RankSupervisor
 from workers.rates import LinkMeter
+from workers.samples import SamplePreviewer
 
 log = logging.getLogger(__name__)
 
 
-def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMeter) -> None:
-    """Add the node's tasks to `app`, acting on `ranks`, `prober` and `meter`."""
+def register(
+    app: Celery,
+    ranks: RankSupervisor,
+    prober: Prober,
+    meter: LinkMeter,
+    previewer: SamplePreviewer,
+) -> None:
+    """Add the node's tasks to `app`, acting on the parts of its agent."""
 
     @app.task(name="workers.start_ranks")
     def start_ranks(spec: str | dict[str, Any]) -> None:
@@ -58,3 +65,8 @@ def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMete
             patience_s=float(patience_s),
         )
         log.info("measure_link: %s", measuring)
+
+    @app.task(name="workers.preview_samples")
+    def preview_samples(preview: str, job: dict[str, Any], dc: str) -> None:
+        """Read the first samples of the document of a job, and tell of them in a `samples` event."""
+        log.info("preview_samples: %s", previewer.start(str(preview), job, str(dc)))

@@ -3,20 +3,24 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
 from engine.commands.model_files import with_model
-from engine.dataset.corpus import PreparedCorpus, open_prepared
+from engine.dataset.corpus import open_prepared
 from engine.dataset.decoded import shown_step
 from engine.dataset.document import DatasetDocument
 from engine.dataset.prepare import prepare
+from engine.dataset.tokenizer import decoder_of
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from engine.train.shown import shown_samples
 
 
 @click.group("data")
@@ -99,39 +103,31 @@ def inspect_command(
 ) -> None:
     """Show the sequences of a step, decoded.
 
-    TARGET is the document of `meridian train` (then seq, batch and seed are the job's), or a prepared folder,
-    or NAME.idx of Megatron. In the text that is printed, ⟪…⟫ is not counted by the loss, and a line begins
-    with each document.
+    TARGET is the document of `meridian train` (then data, seq, batch and seed are the job's), or a prepared
+    folder, or NAME.idx of Megatron. In the text that is printed, ⟪…⟫ is not counted by the loss, and a line
+    begins with each document.
     """
-    corpus, global_batch = _target(target, seq, batch, seed)
-    for shown, sequence in enumerate(shown_step(corpus, step, global_batch)):
-        if shown == samples:
-            break
+    for sequence in islice(_shown(target, step, seq, batch, seed), samples):
         click.echo(json.dumps(sequence) if as_json else "\n".join(_lines(sequence)))
 
 
-def _target(target: str, seq: int | None, batch: int, seed: int) -> tuple[PreparedCorpus, int]:
+def _shown(target: str, step: int, seq: int | None, batch: int, seed: int) -> Iterator[dict[str, Any]]:
     if Path(target).is_file() and Path(target).suffix not in (".idx", ".bin"):
         job = parse(TrainJob, with_model(load_document(target), "model", "config"))
-        path = job.data.prepared
-        path = next(iter(path.values())) if isinstance(path, dict) else path
-        if path is None:
-            raise InputError("data.prepared", None, "the job names none: only what is prepared is shown")
-        seed, vocabulary = job.optimizer.seed, job.model.vocabulary
-        corpus = open_prepared(
-            path, seq=job.model.seq, seed=seed, vocabulary=vocabulary, field="data.prepared"
-        )
-        return corpus, job.cell.global_batch
+        return shown_samples(job, step)
     if seq is None:
         raise InputError("--seq", None, "required where TARGET is a folder")
-    return open_prepared(target, seq=seq, seed=seed, vocabulary=None, field="TARGET"), batch
+    corpus = open_prepared(target, seq=seq, seed=seed, vocabulary=None, field="TARGET")
+    file = corpus.tokenizer_file
+    return shown_step(corpus, step, batch, decoder_of(file, field="TARGET") if file else None)
 
 
 def _lines(sequence: dict[str, Any]) -> list[str]:
     parts = sequence["parts"]
     counted = sum(part["tokens"] for part in parts if part["counts"])
     total = sum(part["tokens"] for part in parts)
-    head = f"sample {sequence['sample']}: {sequence['source']}, sequence {sequence['sequence']:,}"
+    where = f"sequence {sequence['sequence']:,}" if "sequence" in sequence else f"from {sequence['start']:,}"
+    head = f"sample {sequence['sample']}: {sequence['source']}, {where}"
     lines = [f"{head}: {counted:,} of {total:,} tokens count"]
     before: int | None = -1
     for part in parts:
@@ -139,9 +135,15 @@ def _lines(sequence: dict[str, Any]) -> list[str]:
         if not part["counts"]:
             text = f"⟪{text}⟫"
         if part["document"] != before:
-            name = "filled up" if part["document"] is None else f"document {part['document']:,}"
-            lines.append(f"  {name}: {text}")
+            lines.append(f"  {_name(sequence, part)}: {text}")
         else:
             lines[-1] += text
         before = part["document"]
     return [line.replace("\n", "\\n") for line in lines]
+
+
+def _name(sequence: dict[str, Any], part: dict[str, Any]) -> str:
+    """What a run of tokens is of: a document, what fills a sequence up, or text as it stands in its file."""
+    if part["document"] is not None:
+        return f"document {part['document']:,}"
+    return "filled up" if "sequence" in sequence else "text"

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 from engine.dataset.corpus import PreparedCorpus
-from engine.dataset.tokenizer import TextTokenizer
+from engine.dataset.tokenizer import Decoder
 
 
-def shown_step(corpus: PreparedCorpus, step: int, global_batch: int) -> Iterator[dict[str, Any]]:
+def shown_step(
+    corpus: PreparedCorpus, step: int, global_batch: int, decode: Decoder | None
+) -> Iterator[dict[str, Any]]:
     """The sequences of a step, in the order of the global batch, as JSON values.
 
     `parts` are runs of tokens of one document that a loss counts, or does not; `document` is the number of
-    the document in its source, None for what fills a sequence up. `text` is None where no tokenizer is known.
+    the document in its source, None for what fills a sequence up. `text` is None without `decode`.
     """
-    tokenizer = TextTokenizer(corpus.tokenizer) if corpus.tokenizer else None
     sources, numbers = corpus.order.drawn(step * global_batch + np.arange(global_batch))
     for sample, (source, number) in enumerate(zip(sources.tolist(), numbers.tolist(), strict=True)):
         parts = [
@@ -24,7 +25,7 @@ def shown_step(corpus: PreparedCorpus, step: int, global_batch: int) -> Iterator
                 "document": document,
                 "counts": counts,
                 "tokens": len(tokens),
-                "text": tokenizer.decoded(tokens) if tokenizer else None,
+                "text": decode(tokens) if decode else None,
                 "ids": tokens,
             }
             for document, counts, tokens in _parts(corpus, source, number)

@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer folder: text and chats as ids that end with EOS."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,6 @@ class TextTokenizer:
             raise InputError("tokenizer", str(self.folder), allowed)
         return ChatTemplate(template, special_tokens_in(self._settings))
 
-    def decoded(self, tokens: Sequence[int]) -> str:
-        """Ids as text, with special tokens."""
-        return str(self.library.decode(tokens, skip_special_tokens=False))
-
     def copy_to(self, folder: Path) -> None:
         """Write the tokenizer's files into a folder."""
         for name in FILES:
@@ -123,3 +119,23 @@ class TextTokenizer:
         except (OSError, UnicodeDecodeError) as error:
             allowed = f"a folder with {FILES[0]} and {FILES[1]}; {name} cannot be read ({reason_of(error)})"
             raise InputError("tokenizer", str(self.folder), allowed) from None
+
+
+Decoder = Callable[[Sequence[int]], str]
+
+
+def decoder_of(path: str | Path, *, field: str) -> Decoder:
+    """The function from ids to text, with special tokens, of a tokenizer.json.
+
+    Raises
+    ------
+    InputError
+        With `field`: the file cannot be read, or is none.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        library = Tokenizer.from_file(str(Path(path).expanduser()))
+    except Exception as error:  # the library raises Exception itself
+        raise InputError(field, str(path), f"is not a tokenizer.json ({error})") from None
+    return lambda ids: str(library.decode(list(ids), skip_special_tokens=False))

@@ -7,7 +7,7 @@ once it is there, and where it is too much, the limit is lowered.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def fitting(
 
 def _capped(scenario: Scenario, most: int) -> Scenario:
     """`scenario` with no limit of a stage above `most`."""
-    limits = {name: np.minimum(scenario.limits(name), most).tolist() for name in LIMITS}
+    limits: dict[str, Any] = {name: np.minimum(scenario.limits(name), most).tolist() for name in LIMITS}
     return scenario.model_copy(update=limits)
 
 

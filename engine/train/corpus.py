@@ -28,10 +28,12 @@ MOST_FILES = 20_000
 class TextCorpus:
     """Files on disk (mapped, not read) and the number of sequences' starts that each holds.
 
+    names : of the files, by which a person knows them.
     token_bytes : bytes of text behind each id; None where that is not known.
     """
 
     files: tuple[NDArray[Any], ...]
+    names: tuple[str, ...]
     ends: NDArray[np.int64]  # running sum of starts, shape (files,)
     seq: int
     seed: int
@@ -45,16 +47,25 @@ class TextCorpus:
         *,
         seq: int,
         seed: int,
+        names: Sequence[str] = (),
         token_bytes: NDArray[np.int64] | None = None,
     ) -> "TextCorpus":
         """The sequences of the files that hold at least one. Raises InputError where none does."""
-        long_enough = [file for file in files if file.size > seq]
+        numbers = [number for number, file in enumerate(files) if file.size > seq]
+        long_enough = [files[number] for number in numbers]
         if not long_enough:
             size = max((file.size for file in files), default=0)
             allowed = f"needs a file of at least {seq + 1} (seq + 1) bytes or tokens; the longest has {size}"
             raise InputError("data.files", None, allowed)
         ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
-        return cls(files=tuple(long_enough), ends=ends, seq=seq, seed=seed, token_bytes=token_bytes)
+        return cls(
+            files=tuple(long_enough),
+            names=tuple(names[number] if names else str(number) for number in numbers),
+            ends=ends,
+            seq=seq,
+            seed=seed,
+            token_bytes=token_bytes,
+        )
 
     def batch(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
         """Return tokens and targets of some samples of a step.
@@ -68,10 +79,21 @@ class TextCorpus:
         -------
         tokens, targets : int64, shape (len(samples), seq); targets are the next bytes or tokens.
         """
+        windows = [self.window(*position) for position in self.drawn(step, global_batch, samples)]
+        stacked = np.stack(windows).astype(np.int64)
+        return stacked[:, :-1], stacked[:, 1:]
+
+    def drawn(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """File and first byte or token there of some samples of a step (see `batch`)."""
         generator = np.random.Generator(np.random.Philox(key=(self.seed, step)))
         starts = generator.integers(0, int(self.ends[-1]), size=global_batch)[samples]
-        windows = np.stack([self._window(int(start)) for start in starts]).astype(np.int64)
-        return windows[:, :-1], windows[:, 1:]
+        files = np.searchsorted(self.ends, starts, side="right")
+        before = np.concatenate([[0], self.ends])[files]
+        return list(zip(files.tolist(), (starts - before).tolist(), strict=True))
+
+    def window(self, file: int, start: int) -> NDArray[Any]:
+        """The seq + 1 bytes or tokens of a file that begin at `start`."""
+        return self.files[file][start : start + self.seq + 1]
 
     @property
     def tokenizer_file(self) -> None:
@@ -95,11 +117,6 @@ class TextCorpus:
         for file in self.files:
             add_samples(digest, file)
         return digest.hexdigest()
-
-    def _window(self, start: int) -> NDArray[Any]:
-        file = int(np.searchsorted(self.ends, start, side="right"))
-        offset = start - (int(self.ends[file - 1]) if file else 0)
-        return self.files[file][offset : offset + self.seq + 1]
 
 
 Corpus = TextCorpus | PreparedCorpus
@@ -188,11 +205,12 @@ def open_corpus(
         `data` is missing, unreadable, or holds too little text for one sequence.
     """
     encoder = Encoder(tokenizer, vocab=vocab) if tokenizer else None
-    files = [_mapped(path, encoder) for path in corpus_files(data)]
+    paths = corpus_files(data)
+    files, names = [_mapped(path, encoder) for path in paths], [str(path) for path in paths]
     lengths = _bytes_of(tokenizer) if tokenizer else None
 
     def sequences_of(parts: Sequence[NDArray[Any]]) -> TextCorpus:
-        return TextCorpus.of(parts, seq=seq, seed=seed, token_bytes=lengths)
+        return TextCorpus.of(parts, seq=seq, seed=seed, names=names, token_bytes=lengths)
 
     try:
         if not share:

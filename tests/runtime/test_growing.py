@@ -12,6 +12,7 @@ import pytest
 
 from engine.control.recovery_messages import Hello, Welcome
 from engine.errors import InputError
+from engine.job.adapt.better import better
 from engine.job.adapt.layouts import Conditions, better_layout, conditions_of, lapses_of
 from engine.job.adapt.measured import LATENCY, LINK, Measured, planned
 from engine.job.adapt.sentences import moved
@@ -271,7 +272,7 @@ def test_a_reserve_is_considered_once_though_nothing_deviates_and_again_when_it_
     shared.write(held)
     _, events, iterate = measuring(of, shared, lambda: 1e9)
     searches = []
-    search = better_layout
+    search = better
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         searches.append(kwargs["reserve"])
@@ -279,7 +280,7 @@ def test_a_reserve_is_considered_once_though_nothing_deviates_and_again_when_it_
 
     with (
         patch("engine.train.adapt.lead.AT_ONCE_S", 60),
-        patch("engine.train.adapt.lead.better_layout", counted),
+        patch("engine.train.adapt.lead.better", counted),
     ):
         for iteration in range(12):
             iterate(iteration, expected)

@@ -19,7 +19,7 @@ from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
 from webapp.computations.models import ComputationKind
-from webapp.inventory.services import offer_join, record_measurement
+from webapp.inventory.services import offer_join, preview_samples, record_measurement
 from webapp.jobs.models import Run
 from webapp.live.models import SpanBatch
 from webapp.live.services import keep_range
@@ -132,6 +132,11 @@ def join_token(world: World) -> Args:
 
 def link(world: World) -> Args:
     return {"pk": world.link.pk}
+
+
+def previewed(world: World) -> Args:
+    """What the operator has asked for."""
+    return {"pk": preview_samples(world.users["operator"], world.nodes[0], {}, reads="Text.", dc="east").pk}
 
 
 def pool(world: World) -> Args:
@@ -422,6 +427,9 @@ ACCESS: dict[str, Access] = {
     "jobs:run-checkpoints": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-logs": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-logs-download": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-samples": Access(
+        get=dict.fromkeys(TEAM, "404") | {"anonymous": "login", "operator": "ok"}, args=previewed
+    ),
     "jobs:run-dry": Access(post=READERS | dict.fromkeys(("viewer", "operator", "admin", "stranger"), "404")),
     "jobs:run-retry": Access(post=TEAM_OPERATORS, args=run),
     "jobs:run-clone": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=run),

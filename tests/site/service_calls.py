@@ -345,6 +345,9 @@ CALLS: dict[str, Prepare] = {
     "inventory.resume": resuming,
     "inventory.probe_nodes": probing,
     "inventory.measure_link": measuring,
+    "inventory.preview_samples": lambda w: partial(
+        inventory.preview_samples, operator(w), w.nodes[0], {}, reads="Text.", dc="east"
+    ),
     # planning
     "planning.start_of_plan": lambda w: partial(
         planning.start_of_plan, operator(w), w.plan, kind="placement", name="new", request=QUESTION
@@ -559,6 +562,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     ),
     "inventory.record_rates": (
         lambda w: partial(inventory.record_rates, w.nodes[0].name, event("rates")),
+        REPORTED,
+    ),
+    "inventory.record_samples": (
+        lambda w: partial(inventory.record_samples, w.nodes[0].name, event("samples")),
         REPORTED,
     ),
     # jobs

@@ -1,23 +1,15 @@
 """A job on prepared data at the forms and checks of the site."""
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from engine.commands.data import command as data_command
-from engine.dataset.document import DatasetDocument
-from engine.dataset.prepare import prepare
 from engine.inputs import parse
 from engine.job.changed import changed, value_at
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
-from engine.train.corpus import corpus_of
-from tests.dataset.tokenizers import byte_folder
 from tests.site.test_folds import plan_form
 from tests.site.test_new_plan import made
 from tests.site.world import World, make_world
@@ -162,26 +154,3 @@ def test_a_run_that_only_reads_other_files_keeps_its_schedule(world: World) -> N
         form = CloneForm({**shown, "name": "next", **changes}, run=run)
         assert form.is_valid(), form.errors
         assert ("schedule" in form.document["strategy"]) == stays
-
-
-def test_the_checks_say_how_to_see_the_first_samples(world: World, tmp_path: Path) -> None:
-    """The command prints what the run would read: it is taken from the page and run."""
-    folder = tmp_path / "a folder"
-    source = {"path": str(tmp_path / "text.jsonl"), "format": "jsonl"}
-    (tmp_path / "text.jsonl").write_text(
-        "".join(json.dumps({"text": f"text {n} " * 9}) + "\n" for n in range(50))
-    )
-    wanted = {"sources": [source], "tokenizer": byte_folder(tmp_path / "tokenizer")}
-    prepare(parse(DatasetDocument, wanted), folder, processes=1)
-    run = world.launch()
-    document = changed(run.document, {"data.files": None, "data.prepared": str(folder)})
-    document = changed(document, {"model": {**document["model"], "vocab": 257}})
-    text = next(c["text"] for c in dry_run_document(document, world.team)["checks"] if c["name"] == "Data")
-    assert "The site cannot read it." in text
-    asked = shlex.split(text.partition("run on a node: meridian data ")[2])
-    shown = CliRunner().invoke(data_command, [*asked, "--samples", "3", "--json"], catch_exceptions=False)
-    job = parse(TrainJob, document)
-    tokens, _ = corpus_of(job).batch(0, job.cell.global_batch, np.arange(3))
-    for line, row in zip(shown.output.splitlines(), tokens.tolist(), strict=True):
-        ids = [number for part in json.loads(line)["parts"] for number in part["ids"]]
-        assert ids[: len(row)] == row

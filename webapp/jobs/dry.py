@@ -1,6 +1,5 @@
 """The dry run: what a launch would meet now. Asks everything that a launch would, and changes nothing."""
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -65,7 +64,7 @@ def dry_run_document(
     checks = [
         Check(name="Document", ok=True, text=_told(job)),
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
-        Check(name="Data", ok=True, text=_read(job)),
+        Check(name="Data", ok=True, text=f"{data_words(job)} {_weights(job)}"),
         *(swap_checks(job, plan, named) if plan else _memory(job, memory, named)),
         *_files(job, named),
         *_gpus(document, team, gpu_inventory, gpu_of_rank),
@@ -103,28 +102,19 @@ def _told(job: TrainJob) -> str:
     return f"{job.cell.stages} stages, {job.cell.pipelines} pipelines, schedule {policy}: {schedule}."
 
 
-def _read(job: TrainJob) -> str:
-    """What the ranks read, in sentences."""
+def data_words(job: TrainJob) -> str:
+    """The data and the tokenizer that the ranks read, in sentences."""
     kind = "Prepared data" if job.data.prepared else "Text"
     paths = sorted(job.data.path.items()) if isinstance(job.data.path, dict) else [("", job.data.path)]
     where = [f"{path} in {name}" if name else str(path) for name, path in paths if path is not None]
     data = f"{kind}: {', '.join(where)}." if where else "Text: the source of Python's standard library."
     tokens = f" Tokenizer: {job.model.tokenizer}." if job.model.tokenizer else ""
+    return f"{data}{tokens}"
+
+
+def _weights(job: TrainJob) -> str:
     init = getattr(job.model, "init", None)
-    begins = f"Weights begin as in {init}." if init else "Weights begin at random."
-    return f"{data}{tokens} {begins}{_how_to_look(job)}"
-
-
-def _how_to_look(job: TrainJob) -> str:
-    """What prints the first samples of prepared data where it lies: the site opens no files of nodes."""
-    if job.data.prepared is None:
-        return ""
-    path = job.data.prepared if isinstance(job.data.prepared, str) else min(job.data.prepared.items())[1]
-    command = (
-        f"meridian data inspect {shlex.quote(path)} --seq {job.model.seq} --batch {job.cell.global_batch}"
-        f" --seed {job.optimizer.seed}"
-    )
-    return f" The site cannot read it. To see the first samples decoded, run on a node: {command}"
+    return f"Weights begin as in {init}." if init else "Weights begin at random."
 
 
 def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:

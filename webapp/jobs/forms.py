@@ -402,7 +402,7 @@ class JobForm(Sectioned, DataFields):
             del self.fields["data"], self.fields["prepared"]
         for name in self.absent(old.model):
             del self.fields[name]
-        self.old, self._team, self._gpu_of_rank, self._planned = document, team, gpu_of_rank, planned
+        self.old, self.team, self.gpu_of_rank, self._planned = document, team, gpu_of_rank, planned
         self.dry = None if self.is_bound else self._dry(document)
         self._offer_layers(document)
 
@@ -423,7 +423,7 @@ class JobForm(Sectioned, DataFields):
 
     def _offer_layers(self, document: dict[str, Any]) -> None:
         """How many layers fit into a GPU, where that is known; a new job is offered them."""
-        most = _most_layers(document, self._team)
+        most = _most_layers(document, self.team)
         if most is None:
             return
         field = self.fields.get("recovery_layers_per_gpu")
@@ -435,14 +435,14 @@ class JobForm(Sectioned, DataFields):
 
     def _refuse_too_many_layers(self) -> None:
         layers = self.cleaned_data.get("recovery_layers_per_gpu")
-        most = _most_layers(self.document, self._team)
+        most = _most_layers(self.document, self.team)
         if self.cleaned_data.get("recoveries") and layers and most is not None and layers > most:
             raise InputError(
                 "failures.recovery.layers_per_gpu", layers, f"at most {most} fit into its memory"
             )
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
-        return dry_run_document(document, self._team, gpu_of_rank=self._gpu_of_rank, planned=self._planned)
+        return dry_run_document(document, self.team, gpu_of_rank=self.gpu_of_rank, planned=self._planned)
 
     def _refuse_what_cannot_run(self) -> None:
         """Errors for what stands in the way for good; a launch says at which field a schedule fails."""

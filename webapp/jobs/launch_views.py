@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_GET, require_POST
 
 from engine.errors import InputError
 from engine.inputs import parse
@@ -18,11 +18,13 @@ from webapp.common.asked_once import fresh_key
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
 from webapp.design.swap_page import SwapForm as SwapPlanForm
+from webapp.inventory.models import SamplePreview
 from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.dry import dry_run, dry_run_document, refusal
 from webapp.jobs.forms import JobForm
 from webapp.jobs.models import Run
 from webapp.jobs.placed_form import PlacedForm
+from webapp.jobs.samples import preview_of
 from webapp.jobs.services import (
     cancel_run,
     clone_run,
@@ -92,6 +94,8 @@ def _launch_page(
 
     launch : takes the job's `name`, the idempotency `key` and the `priority` in the queue.
     """
+    if "preview" in request.POST:
+        return _preview(request, form, context)
     if request.method == "POST" and form.is_valid() and "check" not in request.POST:
         cleaned = form.cleaned_data
         values = {
@@ -103,8 +107,35 @@ def _launch_page(
             return redirect("jobs:run-detail", pk=launch(values).pk)
         except InputError as error:
             form.take_input_error(error)
+    return _form_page(request, form, context)
+
+
+def _form_page(request: HttpRequest, form: JobForm, context: dict[str, Any]) -> HttpResponse:
     shown = {"form": form, "sections": form.sections, "wide": True, **context}
     return render(request, "jobs/run_clone.html", shown, status=422 if form.errors else 200)
+
+
+def _preview(request: HttpRequest, form: JobForm, context: dict[str, Any]) -> HttpResponse:
+    """Ask a node for the first samples of the job of a valid form, and lead to its answer."""
+    if form.is_valid():
+        try:
+            row = preview_of(request.user, form.team, form.document, form.gpu_of_rank)
+            return redirect("jobs:run-samples", pk=row.pk)
+        except InputError as error:
+            form.add_error(None, f"No samples: {_why(error)}.")
+    if request.headers.get("HX-Request"):
+        return render(request, "jobs/samples_refused.html", {"form": form})
+    return _form_page(request, form, context)
+
+
+@require_GET
+def run_samples(request: HttpRequest, pk: int) -> HttpResponse:
+    """The samples that a node has read, asked for again meanwhile; without a script a page of their own."""
+    rows = SamplePreview.objects.select_related("node__dc__team")
+    preview = visible_or_404(rows, request.user, pk=pk)
+    require(request.user, preview.node.dc.team)
+    name = "samples" if request.headers.get("HX-Request") else "samples_page"
+    return render(request, f"jobs/{name}.html", {"preview": preview})
 
 
 @require_POST

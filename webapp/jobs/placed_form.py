@@ -98,7 +98,7 @@ class PlacedForm(JobForm):
     @property
     def placed(self) -> PlacedJob:
         """The job of a valid form, and where its ranks compute."""
-        return PlacedJob(document=self.document, gpu_of_rank=[list(gpu) for gpu in self._gpu_of_rank])
+        return PlacedJob(document=self.document, gpu_of_rank=[list(gpu) for gpu in self.gpu_of_rank])
 
     def absent(self, model: TrainModel | ConfigModel) -> tuple[str, ...]:
         """None: the form decides which kind of model it is."""

@@ -198,7 +198,7 @@ class SwapForm(SwapFields):
         return super().clean()
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        self._team, self.old = cleaned["team"], swap_document(cleaned)
+        self.team, self.old = cleaned["team"], swap_document(cleaned)
         return super()._document(cleaned)
 
 

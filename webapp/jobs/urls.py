@@ -15,6 +15,7 @@ urlpatterns = [
     path("priority/", queue_views.run_priority, name="run-priority"),
     path("move/", queue_views.run_move, name="run-move"),
     path("swap/", launch_views.swap_launch, name="swap-launch"),
+    path("samples/<int:pk>/", launch_views.run_samples, name="run-samples"),
     path("dry/", launch_views.run_dry, name="run-dry"),
     path("<int:pk>/cancel/", launch_views.run_cancel, name="run-cancel"),
     path("<int:pk>/retry/", launch_views.run_retry, name="run-retry"),

@@ -100,4 +100,46 @@ class Rates(BaseEvent):
     """When."""
 
 
-NodeEvent = Heartbeat | Probe | Rates
+MOST_SAMPLES = 4
+MOST_PARTS = 200  # of a sample
+MOST_CHARACTERS = 4_000  # of a sample
+
+
+class ShownPart(Part):
+    """A run of tokens of one document that a loss counts, or does not."""
+
+    document: Ordinal | None
+    """Number of the document in its source; null if that is not known."""
+    counts: Yes
+    """Whether a loss counts the tokens."""
+    tokens: Ordinal
+    text: Annotated[Text, Field(max_length=MOST_CHARACTERS)]
+
+
+class ShownSample(Part):
+    """A sequence that a run would read."""
+
+    source: Annotated[Text, Field(max_length=1_000)]
+    """File or folder."""
+    parts: Annotated[tuple[ShownPart, ...], Field(max_length=MOST_PARTS)]
+    """{document, counts, tokens, text}, in order."""
+    cut: Yes
+    """Whether the sequence goes on after the parts."""
+
+
+class Samples(BaseEvent):
+    """Answer to `workers.preview_samples`: the first samples of a run, decoded."""
+
+    key = ("preview",)
+    kind: Literal["samples"] = "samples"
+    preview: Text
+    """Id of the question."""
+    samples: Annotated[tuple[ShownSample, ...], Field(max_length=MOST_SAMPLES)]
+    """Of step 0, in the order of the global batch: {source, parts, cut}."""
+    error: Annotated[Text, Field(max_length=2_000)] = ""
+    """Why there are none."""
+    t: Unix
+    """When."""
+
+
+NodeEvent = Heartbeat | Probe | Rates | Samples

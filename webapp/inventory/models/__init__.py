@@ -16,6 +16,7 @@ from webapp.inventory.models.node import (
 )
 from webapp.inventory.models.pool import GpuPool, GpuPoolQuerySet
 from webapp.inventory.models.probe import NodeProbe, NodeProbeQuerySet
+from webapp.inventory.models.samples import SamplePreview, SamplePreviewQuerySet
 from webapp.inventory.models.trial import LinkTrial, LinkTrialQuerySet
 
 Thing = DataCenter | GpuPool | Node | WanLink  # what people create, change and delete
@@ -40,6 +41,8 @@ __all__ = [
     "NodeProbeQuerySet",
     "NodeQuerySet",
     "NodeState",
+    "SamplePreview",
+    "SamplePreviewQuerySet",
     "Thing",
     "WanLink",
     "WanLinkQuerySet",

@@ -9,6 +9,7 @@ from webapp.inventory.services.links import record_measurement, use_measurement
 from webapp.inventory.services.nodes import enrol_node, record_heartbeat, revoke_node
 from webapp.inventory.services.probes import probe_nodes, record_probe
 from webapp.inventory.services.rates import measure_link, record_rates
+from webapp.inventory.services.samples import preview_samples, record_samples
 from webapp.inventory.services.things import Blocked, create_datacenter, delete, save, team_of
 
 __all__ = [
@@ -27,11 +28,13 @@ __all__ = [
     "measure_link",
     "node_broker_url",
     "offer_join",
+    "preview_samples",
     "probe_nodes",
     "record_heartbeat",
     "record_measurement",
     "record_probe",
     "record_rates",
+    "record_samples",
     "resume",
     "revoke_join",
     "revoke_node",

@@ -15,7 +15,7 @@ from engine.job.events.base import BaseEvent, OfRun
 from engine.job.events.event import Event
 from engine.job.events.gpus import Gpus
 from engine.job.events.incidents import Adapted, LayoutChanged, Recovery
-from engine.job.events.node import Heartbeat, Probe, Rates
+from engine.job.events.node import Heartbeat, Probe, Rates, Samples
 from engine.job.events.prefill import CoordinatorEvent, Prefill
 from engine.job.events.training import (
     Boundary,
@@ -30,7 +30,7 @@ from engine.job.events.training import (
 )
 from engine.job.shape import Shape
 from webapp.inventory.selectors import clock_offsets_s
-from webapp.inventory.services import record_heartbeat, record_probe, record_rates
+from webapp.inventory.services import record_heartbeat, record_probe, record_rates, record_samples
 from webapp.jobs import services as jobs
 from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
@@ -239,6 +239,8 @@ def _take_other(intake: Intake, node: str, entry: str, event: BaseEvent) -> None
             record_probe(node, event)
         case Rates():
             record_rates(node, event)
+        case Samples():
+            record_samples(node, event)
         case CoordinatorEvent() | Prefill():
             _take_coordinator(intake, node, entry, event)
         case OfRun():
