@@ -109,13 +109,13 @@ def test_the_page_of_a_run_adds_up_what_crossed_the_wan_and_its_cost(world: Worl
 def test_the_page_of_a_run_says_what_carries_messages_over_each_hop(world: World) -> None:
     run = placed(world)
     page = world.client("viewer").get(f"/runs/{run.pk}/")
-    by_job = [(hop.first_stage, hop.first_dc, hop.second_dc) for hop in page.context["hops"].rows]
+    by_job = [(*hop.stages, hop.first_dc, hop.second_dc) for hop in page.context["hops"].rows]
     assert by_job == [
-        (0, "east", "east"),
-        (1, "east", "mid"),
-        (2, "mid", "mid"),
-        (3, "mid", "west"),
-        (4, "west", "west"),
+        ("S1", "S2", "east", "east"),
+        ("S2", "S3", "east", "mid"),
+        ("S3", "S4", "mid", "mid"),
+        ("S4", "S5", "mid", "west"),
+        ("S5", "S6", "west", "west"),
     ]
     text = page.content.decode()
     assert "gloo, through host memory" in text
@@ -127,7 +127,7 @@ def test_the_page_of_a_run_says_what_carries_messages_over_each_hop(world: World
         "NCCL, on the GPUs",
         "Transport, through host memory",
     ]
-    assert "5 and 0" in page.content.decode()
+    assert "S6 and S1" in page.content.decode()
 
 
 def test_bytes_have_the_unit_that_keeps_them_short() -> None:

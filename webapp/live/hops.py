@@ -21,10 +21,12 @@ NAMES: dict[Backend, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HopRow:
-    """One hop, both directions. pipelines : how many have their stages in these two data centres."""
+    """One hop, both directions.
 
-    first_stage: int
-    second_stage: int
+    stages : as pages number them, from S1.  pipelines : how many have their stages in these two data centres.
+    """
+
+    stages: tuple[str, str]
     first_dc: str
     second_dc: str
     pipelines: int
@@ -55,10 +57,9 @@ def _by_job(run: Run) -> list[dict[str, Any]]:
 
 
 def _row(row: dict[str, Any]) -> HopRow:
-    (first_stage, second_stage), (first_dc, second_dc) = row["stages"], row["datacenters"]
+    (first, second), (first_dc, second_dc) = row["stages"], row["datacenters"]
     return HopRow(
-        first_stage=first_stage,
-        second_stage=second_stage,
+        stages=(f"S{first + 1}", f"S{second + 1}"),
         first_dc=first_dc,
         second_dc=second_dc,
         pipelines=len(row["pipelines"]),
