@@ -61,7 +61,7 @@ def shape_of(document: dict[str, Any]) -> Shape:
         dcs_of_pipeline=dcs_of_pipeline,
         links=tuple(links),
         pairs=cell.get("pipelines", 1) // cell.get("cells", 1) if sharing == "temporal" else 1,
-        swaps=strategy["kind"] == SWAP,
+        swaps=strategy.get("kind") == SWAP,
     )
 
 

@@ -135,7 +135,7 @@ def test_the_first_screen_tells_what_differs(world: World, operator: Client) -> 
     ]
     text = page.content.decode()
     assert "Of 6 printed figures we meet 1, explain 2, refute 1 and cannot test 1." in text
-    assert "1 is not as it says." in text
+    assert "1 is not as stated." in text
     assert "99 without a cause" in text
     assert "+150.0" in text
 

@@ -21,7 +21,7 @@ LABELS = {
 # Results older than those of this many computations are not looked for.
 MOST_READ = 40
 HEADLINES = 10
-# How a status is drawn; a row that is not as it says is drawn as a failure.
+# How a status is drawn; a row that is not as stated is drawn as a failure.
 MARKS = {"met": "finished", "refuted": "warn"}
 SIGNS = {"equal": "", "at most": "≤ ", "at least": "≥ "}
 
