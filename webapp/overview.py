@@ -12,7 +12,6 @@ from django.urls import reverse
 from django.utils import timezone
 
 from engine.job.locations import gpus_needed
-from engine.job.shape import shape_of
 from webapp.accounts.models import Team
 from webapp.attention import attention
 from webapp.inventory.models import DataCenter, WanLink
@@ -111,7 +110,7 @@ def _run(run: Any, usage: dict[str, Any] | None) -> dict[str, Any]:
         "state": run.state,
         "reason": run.reason,
         "where": ", ".join(gpus_needed(run.job.document)),
-        "gpus": shape_of(run.job.document).ranks,
+        "gpus": sum(gpus_needed(run.job.document).values()),
         "iteration": run.iteration,
         "steps": run.steps,
         "measured_ms": measured,

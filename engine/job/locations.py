@@ -19,10 +19,15 @@ def dcs_of_pipelines(document: Document) -> tuple[tuple[int, ...], ...]:
     return (dcs,) * cell.get("pipelines", 1)
 
 
+def tp_of(document: Document) -> int:
+    """How many ranks compute each stage together (tensor parallelism), on GPUs of one node."""
+    return int(value_at(document, "cell.tp") or 1)
+
+
 def pool_of_rank(document: Document) -> list[str]:
-    """The pool of each rank, by name; rank = pipeline × stages + stage."""
+    """The pool of each rank, by name; rank = (shard × pipelines + pipeline) × stages + stage."""
     names = [dc["name"] for dc in document["datacenters"]]
-    return [names[dc] for dcs in dcs_of_pipelines(document) for dc in dcs]
+    return [names[dc] for dcs in dcs_of_pipelines(document) for dc in dcs] * tp_of(document)
 
 
 def gpus_needed(document: Document) -> dict[str, int]:

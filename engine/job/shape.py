@@ -14,6 +14,9 @@ from engine.schedule.text import sharing_of
 class Shape:
     """Lanes by rank, data centres by index, WAN links by direction.
 
+    A lane is a stage of a pipeline. Where several ranks compute it (tensor parallelism), it is that of their
+    lead: the leads are the first ranks, and they alone have spans.
+
     dcs_of_pipeline : index into `dcs` of each stage, by pipeline.
     pairs : node pairs that one transfer uses together: a cell's pipelines where links are shared in time.
     swaps : each lane is a worker that trains the whole model (strategy swap).
@@ -29,11 +32,18 @@ class Shape:
 
     @property
     def ranks(self) -> int:
+        """How many lanes there are."""
         return self.stages * self.pipelines
 
     @property
     def dc_of_rank(self) -> tuple[int, ...]:
         return tuple(dc for dcs in self.dcs_of_pipeline for dc in dcs)
+
+    def place_of(self, rank: int) -> tuple[int, int, int]:
+        """Pipeline and stage of any rank, and its number among those that compute the stage."""
+        shard, lane = divmod(rank, self.ranks)
+        pipeline, stage = divmod(lane, self.stages)
+        return pipeline, stage, shard
 
 
 def shape_of(document: dict[str, Any]) -> Shape:

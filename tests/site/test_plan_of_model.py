@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.flat import in_sections
 from engine.job.job import TrainJob
+from engine.job.locations import gpus_needed
 from engine.job.memory import stage_memory
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
@@ -100,7 +101,7 @@ def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, but a run of the site has one per stage"),
+        ({"tp": [2], "partitions": [4]}, "a stage is one emulated GPU: plan with 1"),
         ({"model": "tiny", "trains": "planned"}, "at least 5 ms on device emulated"),
         ({"steps": None}, "has no section Training"),
         ({"layers": 4}, "at least one layer per stage"),
@@ -211,10 +212,8 @@ def test_orders_that_a_plan_found_are_launched_with_it(world: World) -> None:
     assert "schedule" not in without["strategy"], "12 chunks of 6 layers"
 
 
-def test_the_site_places_one_gpu_a_stage() -> None:
+def test_the_site_needs_a_gpu_for_each_rank_of_a_stage() -> None:
     given = train(tp=2, datacenters=[{"name": "north", "gpus": 8}, {"name": "south", "gpus": 4}])
-    with pytest.raises(
-        InputError, match=r"tp: 2.*only with `meridian train`: the site gives each stage one GPU"
-    ):
-        site_job(given)
-    assert site_job({**given, "tp": 1}).cell.tp == 1
+    alone = gpus_needed(in_sections({**given, "tp": 1}))
+    assert site_job(given).cell.tp == 2
+    assert gpus_needed(in_sections(given)) == {name: 2 * count for name, count in alone.items()}

@@ -86,7 +86,7 @@ def test_samples_are_shown_escaped_and_the_page_asks_until_they_are_there(
     assert "<html" not in shown
     assert "document 7" in shown
     assert "⟪one two⟫</span> &lt;b&gt;three&lt;/b&gt;" in shown
-    assert "1 of 3 tokens shown count" in shown
+    assert "the loss counts 1 of 3 tokens; only its beginning is shown" in shown
     assert "<html" in world.client("operator").get(where).content.decode()
 
 

@@ -95,14 +95,6 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 
 @register.filter
-def lane(rank: int, stages: int) -> str:
-    """The rank as people name it, pipeline and stage from 1: P2 S3; without stages a worker: W2."""
-    if not stages:
-        return f"W{rank + 1}"
-    return f"P{rank // stages + 1} S{rank % stages + 1}"
-
-
-@register.filter
 def as_bytes(size: float) -> str:
     """Bytes with their decimal unit: 5 MB is 5,000,000 bytes."""
     for unit_size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -8,6 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from engine.job.locations import pool_of_rank
+from engine.job.shape import shape_of
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
 from webapp.jobs.gpu_inventory import Gpu, GpuInventory, Shortage
@@ -45,22 +46,26 @@ def _say(run: Run, shortage: Shortage) -> None:
 
 
 def _assign(run: Run, gpu_inventory: GpuInventory) -> Iterator[RankState]:
-    """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together."""
+    """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together.
+
+    Ranks that compute a stage together take GPUs one after another: those of `idle` are side by side.
+    """
     document, team = run.job.document, run.job.team_id
-    stages, names = document["cell"]["stages"], pool_of_rank(document)
+    shape, names = shape_of(document), pool_of_rank(document)
     placed = (
         iter(gpu_inventory.placed_gpus(team, document, run.job.gpu_of_rank)) if run.job.gpu_of_rank else None
     )
     idle = gpu_inventory.idle(team, document).items()
     supply = {name: iter(_spread(gpus) if run.job.swaps else gpus) for name, gpus in idle}
-    order = range(len(names)) if placed else sorted(range(len(names)), key=lambda rank: rank % stages)
-    for rank in order:
+    by_stage = sorted(range(len(names)), key=lambda rank: (rank % shape.stages, rank % shape.ranks))
+    for rank in range(len(names)) if placed else by_stage:
         node, gpu = next(placed or supply[names[rank]])
+        pipeline, stage, _ = shape.place_of(rank)
         yield RankState(
             run=run,
             rank=rank,
-            pipeline=rank // stages,
-            stage=rank % stages,
+            pipeline=pipeline,
+            stage=stage,
             dc=node.dc,
             node=node,
             gpu=gpu,

@@ -154,7 +154,7 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
     needed: dict[str, list[int]] = defaultdict(list)
     for dcs in job.dcs_of_pipeline:
         for stage, dc in enumerate(dcs):
-            needed[job.datacenters[dc].name].append(memory[stage].total_bytes)
+            needed[job.datacenters[dc].name] += [memory[stage].total_bytes] * job.cell.tp
     sizes: dict[int, list[int | None]] = defaultdict(list)
     nodes = Node.objects.filter(pool__in=named.values(), device=job.device.kind).order_by()
     for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):

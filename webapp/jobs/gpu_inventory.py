@@ -4,12 +4,12 @@ A `GpuInventory` is read in four queries, whatever the number of jobs that it is
 looks through the whole queue with one.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.job.locations import Document, device_of, gpus_needed
+from engine.job.locations import Document, device_of, gpus_needed, tp_of
 from webapp.inventory.models import GpuPool, Node, NodeState
 from webapp.inventory.selectors import several
 from webapp.inventory.selectors.pools import pools_of_teams
@@ -38,7 +38,11 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """GPUs of one pool for one job: how many it needs, and what there is of its device."""
+    """GPUs of one pool for one job: how many it needs, and what there is of its device.
+
+    together : GPUs that compute a stage, on one node (tensor parallelism): those of a node count that this
+        divides.
+    """
 
     needed: int
     idle: int
@@ -48,6 +52,7 @@ class Supply:
     resting: int = 0  # on nodes that answer, but drain or are of another version
     unjoined: Sequence[str] = ()  # nodes of the device that have not joined
     others: int = 0  # GPUs of the pool of another device
+    together: int = 1
 
     def shortage(self, name: str) -> Shortage | None:
         """Why the pool called `name` cannot give what is needed; None where it can."""
@@ -56,7 +61,8 @@ class Supply:
         if self.idle >= self.needed:
             return None
         gpus = f"{self.needed} GPU" if self.needed == 1 else f"{self.needed} GPUs"
-        text = f"Waits for {gpus} in {name}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
+        beside = f", {self.together} on one node for each stage" if self.together > 1 else ""
+        text = f"Waits for {gpus} in {name}{beside}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
         if self.total < self.needed:
             why = [f"there are {self.total} in total"]
             why += [f"{several(self.unjoined)} must join first"] if self.unjoined else []
@@ -100,15 +106,18 @@ class GpuInventory:
         return {name: self._pools[team, name] for name in names if (team, name) in self._pools}
 
     def idle(self, team: int, document: Document) -> dict[str, list[Gpu]]:
-        """Idle GPUs of the job's device on nodes that may be given work, by the name of their pool."""
-        device = device_of(document)
-        return {name: self._idle(pool, device) for name, pool in self.pools(team, document).items()}
+        """Idle GPUs of the job's device on nodes that may be given work, by the name of their pool.
+
+        Those that compute a stage together follow each other, on one node; others of the node are left out.
+        """
+        device, together = device_of(document), tp_of(document)
+        return {name: self._idle(pool, device, together) for name, pool in self.pools(team, document).items()}
 
     def supply(self, team: int, document: Document) -> dict[str, Supply]:
         """What each pool of the job can give it, by name."""
         named = self.pools(team, document)
         return {
-            name: self._supply(named.get(name), device_of(document), needed)
+            name: self._supply(named.get(name), device_of(document), needed, tp_of(document))
             for name, needed in gpus_needed(document).items()
         }
 
@@ -146,21 +155,26 @@ class GpuInventory:
         busy = [f"{name} GPU {gpu}" for name, gpu in gpu_of_rank if (nodes[name].pk, gpu) in self._held]
         return Shortage(text=f"Waits for {several(busy)}, where it is placed: busy") if busy else None
 
-    def _idle(self, pool: GpuPool, device: str) -> list[Gpu]:
-        nodes = [node for node in self._nodes[pool.pk, device] if node.is_placeable]
-        return [(node, gpu) for node in nodes for gpu in range(node.gpus) if (node.pk, gpu) not in self._held]
+    def _idle(self, pool: GpuPool, device: str, together: int) -> list[Gpu]:
+        gpus: list[Gpu] = []
+        for node in self._nodes[pool.pk, device]:
+            if node.is_placeable:
+                free = [gpu for gpu in range(node.gpus) if (node.pk, gpu) not in self._held]
+                gpus += [(node, gpu) for gpu in _side_by_side(free, together)]
+        return gpus
 
-    def _supply(self, pool: GpuPool | None, device: str, needed: int) -> Supply:
+    def _supply(self, pool: GpuPool | None, device: str, needed: int, together: int) -> Supply:
         if pool is None:
             return Supply(needed=needed, idle=0, online=0, total=0, gone=True)
         nodes = self._nodes[pool.pk, device]
-        online = sum(node.gpus for node in nodes if node.is_placeable)
+        online = sum(_whole(node.gpus, together) for node in nodes if node.is_placeable)
+        answering = sum(_whole(node.gpus, together) for node in nodes if node.state == NodeState.ONLINE)
         return Supply(
             needed=needed,
-            idle=len(self._idle(pool, device)),
+            idle=len(self._idle(pool, device, together)),
             online=online,
-            resting=sum(node.gpus for node in nodes if node.state == NodeState.ONLINE) - online,
-            total=sum(node.gpus for node in nodes),
+            resting=answering - online,
+            total=sum(_whole(node.gpus, together) for node in nodes),
             unjoined=self._unjoined[pool.pk, device],
             others=sum(
                 node.gpus
@@ -168,4 +182,18 @@ class GpuInventory:
                 if pk == pool.pk and other != device
                 for node in rest
             ),
+            together=together,
         )
+
+
+def _whole(gpus: int, together: int) -> int:
+    """How many of the GPUs of a node can be used where each stage takes so many of them."""
+    return gpus // together * together
+
+
+def _side_by_side(free: list[int], together: int) -> list[int]:
+    """GPUs of a node in groups of so many, as far as they go: first those that are joined most closely, which
+    machines number one after another from a multiple of the group's size; then what is left."""
+    in_group = Counter(gpu // together for gpu in free)
+    ordered = sorted(free, key=lambda gpu: (in_group[gpu // together] < together, gpu))
+    return ordered[: _whole(len(free), together)]

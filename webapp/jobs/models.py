@@ -352,6 +352,20 @@ class Run(Archivable, Described):
         return not self.is_over and self.desired_state == Desired.RUNNING
 
 
+def lane_of(rank: int, job: Job) -> str:
+    """A rank as people name it, pipeline and stage from 1: P2 S3; a worker that swaps: Worker 2.
+
+    Where several ranks compute a stage (tensor parallelism), the second one is P2 S3 T2.
+    """
+    if job.swaps:
+        return f"Worker {rank + 1}"
+    cell = job.document["cell"]
+    stages, pipelines = cell["stages"], cell.get("pipelines", 1)
+    shard, lane = divmod(rank, stages * pipelines)
+    name = f"P{lane // stages + 1} S{lane % stages + 1}"
+    return f"{name} T{shard + 1}" if shard else name
+
+
 class RankState(models.Model):
     """One rank of a run: where it is to run, and what its node last said of it."""
 
@@ -382,6 +396,11 @@ class RankState(models.Model):
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.run_id}"
+
+    @property
+    def lane(self) -> str:
+        """The rank as people name it: P2 S3."""
+        return lane_of(self.rank, self.run.job)
 
 
 class PastPrediction(models.Model):

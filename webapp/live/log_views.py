@@ -10,7 +10,7 @@ from django.views.decorators.cache import never_cache
 
 from webapp.accounts.permissions import visible_or_404
 from webapp.common.queries import whole
-from webapp.jobs.models import RankState, Run
+from webapp.jobs.models import Run, lane_of
 from webapp.live import logs
 
 
@@ -27,19 +27,19 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
     matching = logs.lines(run, **filters)
     shown, more = logs.tail(matching, after)
     newest = max((line.pk for line in shown), default=after or 0)
+    named = [(line, lane_of(line.rank, run.job)) for line in shown]
     if request.accepts("application/json") and not request.accepts("text/html"):
-        lines = [logs.entry(line) for line in shown]
+        lines = [{**logs.entry(line), "lane": lane} for line, lane in named]
         return JsonResponse({"lines": lines, "after": newest, "more": more, "over": run.is_over})
     download = reverse("jobs:run-logs-download", args=[pk])
     query = urlencode({name: value for name, value in filters.items() if value not in (None, "")})
     context = {
         "run": run,
         "title": "Log",
-        "lines": shown,
+        "lines": named,
         "more": more,
         "newest": newest,
-        "stages": 0 if run.job.swaps else run.job.document["cell"]["stages"],
-        "ranks": RankState.objects.filter(run=run).select_related("node"),
+        "ranks": run.ranks.select_related("node"),
         **filters,
         "logs_url": reverse("jobs:run-logs", args=[pk]),
         "download_url": f"{download}?{query}" if query else download,

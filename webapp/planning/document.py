@@ -58,12 +58,6 @@ def site_job(document: dict[str, Any]) -> TrainJob:
             if changes := getattr(job.swap_strategy, name):
                 allowed = "works only with `meridian train`: the site starts all workers at once"
                 raise InputError(f"strategy.{name}", [each.model_dump() for each in changes], allowed)
-    if job.cell.tp > 1:
-        raise InputError(
-            "cell.tp",
-            job.cell.tp,
-            "above 1 works only with `meridian train`: the site gives each stage one GPU",
-        )
     if not wants_search(job):
         return job
     limit_s = min(job.pipeline_strategy.time_limit_s, LONGEST_SEARCH_S)

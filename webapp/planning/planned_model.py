@@ -30,13 +30,12 @@ def planned_model(
     Raises
     ------
     InputError
-        A training run cannot do what the option asks for: tensor parallelism, or a model of its kind.
+        A training run cannot do what the option asks for: tensor parallelism on emulated GPUs, or a model of
+        its kind.
     """
     tp = option.get("tp") or 1
-    if tp > 1:
-        allowed = (
-            f"the option gives each stage {tp} GPUs, but a run of the site has one per stage: plan with 1"
-        )
+    if tp > 1 and training.get("device") == "emulated":
+        allowed = "a stage is one emulated GPU: plan with 1, or for nodes that compute (CPU or CUDA)"
         raise InputError("tp", tp, allowed)
     plan_request = _parsed(json.dumps(request, sort_keys=True))
     planned = engine_option(option)
@@ -46,6 +45,8 @@ def planned_model(
         for name, limit in (("memory_limit", scenario.memory_limit), ("full_limit", scenario.full_limit))
         if limit is not None
     }
+    if tp > 1:
+        fields["tp"] = tp
     recomputes = bool(_most(scenario.times.recompute))
     if recomputes:
         fields["recompute"] = True

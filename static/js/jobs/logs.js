@@ -22,11 +22,8 @@ function marked(text) {
   return span;
 }
 
-// Of workers that swap there are no stages.
-const stages = Number(root.dataset.stages), lane = (rank) => (stages ? `P${Math.floor(rank / stages) + 1} S${(rank % stages) + 1}` : `W${rank + 1}`);
-
-function row({ t, rank, text, dropped }) {
-  return el("p", { className: dropped ? "dropped" : "" }, timeElement(t, "clock cell"), " ", el("b", {}, lane(rank)), " ", marked(text));
+function row({ t, lane, text, dropped }) {
+  return el("p", { className: dropped ? "dropped" : "" }, timeElement(t, "clock cell"), " ", el("b", {}, lane), " ", marked(text));
 }
 
 function tell(state, text) {

@@ -6,10 +6,7 @@ from webapp.jobs.models import RankState, RankStatus, Status
 
 def place(rank: RankState) -> str:
     """A rank as people know it: pipeline and stage, or worker, from 1; GPU and node."""
-    at = f"(GPU {rank.gpu} of {rank.node.name})"
-    if rank.run.job.swaps:
-        return f"Worker {rank.pipeline + 1} {at}"
-    return f"P{rank.pipeline + 1} S{rank.stage + 1} {at}"
+    return f"{rank.lane} (GPU {rank.gpu} of {rank.node.name})"
 
 
 def is_cause(rank: RankState) -> bool:
