@@ -76,7 +76,7 @@ def cell_scenario(
 ) -> Scenario | Infeasible:
     """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none.
 
-    Its limits are the microbatches that the GPUs' memory holds, and the request's own if they are lower.
+    Its limits are the microbatches that the GPU of each stage holds, and the request's own if it is lower.
 
     policy, contention : by default those of the request.
     """
@@ -139,7 +139,6 @@ def _scenario(
     rules: tuple[str, Contention | None],
 ) -> Scenario:
     policy, contention = rules
-    limits = [limit for limit in (request.memory_limit, room.in_flight) if limit is not None]
     times = _times(job, gpus)
     return Scenario(
         stages=job.partitions,
@@ -152,8 +151,8 @@ def _scenario(
         policy=policy,
         recompute_rule=request.recompute_rule,
         contention=contention,
-        memory_limit=min(limits, default=None),
-        full_limit=room.full if np.any(times.recompute) else None,
+        memory_limit=_limits(room.in_flight, request.memory_limit),
+        full_limit=_limits(room.full) if np.any(times.recompute) else None,
         spans=False,
     )
 
@@ -219,6 +218,14 @@ def _times(job: Job, gpus: tuple[Gpu, ...]) -> Times:
         backward=_same_or_each([profile.backward_s * 1e3 for profile in profiles]),
         recompute=_same_or_each([profile.recompute_s * 1e3 for profile in profiles]),
     )
+
+
+def _limits(room: tuple[int, ...] | None, most: int | None = None) -> int | list[int] | None:
+    """The room of each stage, and at most `most`; None: no limit."""
+    if room is None:
+        return most
+    limits = [n if most is None else min(n, most) for n in room]
+    return limits[0] if min(limits) == max(limits) else limits
 
 
 def _same_or_each(values: list[float]) -> float | list[float]:

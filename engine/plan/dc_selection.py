@@ -168,7 +168,7 @@ class Figures:
 
     memory : of each stage; None: unknown.
     ends_together : the first and the last part of the model are on one GPU.
-    schedule : its orders as text, if memory asks for lower limits than the scenario's.
+    schedule : its orders as text, if its limits are lower than the scenario's.
     contention : the rule by which pipelines share links; None: they share none, or the orders are given.
     """
 
@@ -216,7 +216,7 @@ def _figures(
     if isinstance(scenario, Infeasible):
         return scenario
     gpus = gpus_of_stages(cluster, partitions)
-    done = fitting(scenario, job.stages, gpus, _built, lambda built: built[0].schedule)
+    done = fitting(scenario, job.stages, gpus, _built, lambda built: built[0])
     if isinstance(done, Infeasible):
         return done
     (timeline, result), is_lowered = done

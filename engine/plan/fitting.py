@@ -3,7 +3,10 @@
 The limit of microbatches in flight is counted for stages that the model goes straight through. In chunks a
 stage may hold more: a wave has the head on the GPU of the embedding, and keeps it of the microbatches of one
 chunk alone. A split backward pass holds gradients between B and W. So what such a schedule holds is counted
-once it is there, and where it is too much, the limit is lowered.
+once it is there, and where it is too much, the limits are lowered.
+
+A list schedule may get longer with more room. So where some stages have more room than others, the schedule
+for one limit, that of the stage with the least room, is built too.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +22,10 @@ from engine.plan.stages import Stages
 from engine.schedule import OpKind, Schedule
 from engine.schedule.ir import NO_OP
 from engine.schedule.scenario import LIMITS, Scenario
+from engine.simulate import Timeline
 
 B = TypeVar("B")
+SAME = 1e-9
 
 
 def fits(stages: Stages, gpus: tuple[Gpu, ...], schedule: Schedule) -> bool:
@@ -33,27 +38,49 @@ def fitting(
     stages: Stages,
     gpus: tuple[Gpu, ...],
     build: Callable[[Scenario], B | Infeasible],
-    schedule_of: Callable[[B], Schedule],
+    timeline_of: Callable[[B], Timeline],
 ) -> tuple[B, bool] | Infeasible:
-    """What `build` builds with the largest limit whose schedule fits, and whether that is lower than the
-    scenario's; or why none does.
+    """The fastest of what `build` builds that fits, and whether its limits are lower than the scenario's; or
+    why nothing fits.
+
+    If the schedule of the scenario does not fit, the largest cap on its limits with which one does.
     """
     built = build(scenario)
     if isinstance(built, Infeasible):
         return built
-    over = _over(stages, gpus, schedule_of(built))
-    if not over:
-        return built, False
+    over = _over(stages, gpus, timeline_of(built).schedule)
+    if over:
+        lowered = _lowered(scenario, stages, gpus, build, timeline_of)
+        return Infeasible(reason=_too_much(scenario, gpus, over)) if lowered is None else (lowered, True)
+    limits = scenario.limits("memory_limit")
+    if limits.min() < limits.max():
+        even = build(_capped(scenario, int(limits.min())))
+        if not isinstance(even, Infeasible):
+            timeline = timeline_of(even)
+            is_better = timeline.makespan < timeline_of(built).makespan * (1 - SAME)
+            if is_better and fits(stages, gpus, timeline.schedule):
+                return even, True
+    return built, False
+
+
+def _lowered(
+    scenario: Scenario,
+    stages: Stages,
+    gpus: tuple[Gpu, ...],
+    build: Callable[[Scenario], B | Infeasible],
+    timeline_of: Callable[[B], Timeline],
+) -> B | None:
+    """What `build` builds with the largest cap on the limits whose schedule fits, by bisection."""
     best: B | None = None
     low, high = 1, int(scenario.limits("memory_limit").max()) - 1
     while low <= high:
         limit = (low + high) // 2
         lower = build(_capped(scenario, limit))
-        if not isinstance(lower, Infeasible) and fits(stages, gpus, schedule_of(lower)):
+        if not isinstance(lower, Infeasible) and fits(stages, gpus, timeline_of(lower).schedule):
             best, low = lower, limit + 1
         else:
             high = limit - 1
-    return Infeasible(reason=_too_much(scenario, gpus, over)) if best is None else (best, True)
+    return best
 
 
 def _capped(scenario: Scenario, most: int) -> Scenario:

@@ -1,8 +1,8 @@
 """Recomputation by stage: each stage repeats as little as its GPU's memory allows.
 
-A schedule has one limit of microbatches in flight for all stages. For a limit k every stage takes the mode
-that repeats least among those that hold k microbatches. No other choice for k is faster in any stage. The
-choice changes only where a stage's room for a mode ends, so the search tries these k alone.
+For a number k of microbatches in flight every stage takes the mode that repeats least among those that hold
+k. No other choice for k is faster in any stage. The choice changes only where a stage's room for a mode ends,
+so the search tries these k alone. That later stages could do with fewer than the first is not used.
 """
 
 from engine.cluster.gpus import Gpu

@@ -31,13 +31,13 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Microbatches that fit every stage's GPU: in flight, and of them with all their activations.
+    """Microbatches that fit each stage's GPU: in flight, and of them with all their activations.
 
-    None: no limit.
+    One number per stage; None: no stage has a limit.
     """
 
-    in_flight: int | None
-    full: int | None
+    in_flight: tuple[int, ...] | None
+    full: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,9 @@ class Stages:
         """The microbatches that fit the memory of `gpus`, stage i on `gpus[i]`, or the stage that does not
         fit.
 
-        The number in flight comes first, then the number of these with all their activations.
+        The number in flight comes first, then the number of these with all their activations. A stage holds
+        no microbatch that the stage before it does not hold, so it has no higher limit. And it leaves as many
+        with all their activations as one limit for all stages, the least, would.
         """
         key = (*(gpu.name for gpu in gpus), microbatches)
         if key not in self._rooms:
@@ -150,15 +152,19 @@ class Stages:
         held_on = {name: self.in_flight_on(gpu, microbatches) for name, gpu in types.items()}
         held = [held_on[gpu.name][stage] for stage, gpu in enumerate(gpus)]
         least = min(range(len(held)), key=lambda stage: held[stage])
-        in_flight = held[least]
-        if in_flight < 1:
+        if held[least] < 1:
             return Infeasible(reason=_too_large(least, memory[least], gpus[least]))
-        pairs = set(zip(memory, (gpu.memory_bytes for gpu in gpus), strict=True))  # most are alike
-        full = [one.most_full(memory_bytes, in_flight) for one, memory_bytes in pairs]
-        most_full = min((n for n in full if n is not None), default=microbatches)
+        pairs = [(one, gpu.memory_bytes) for one, gpu in zip(memory, gpus, strict=True)]
+        alike = set(pairs)  # most are
+        most_full = {pair: pair[0].most_full(pair[1], held[least]) for pair in alike}
+        fewest = min((n for n in most_full.values() if n is not None), default=held[least])
+        roomy = {pair: pair[0].most_in_flight(pair[1], min(fewest, held[least])) for pair in alike}
+        in_flight = [min(n, roomy[pair]) for n, pair in zip(accumulate(held, min), pairs, strict=True)]
+        full = {key: key[0][0].most_full(key[0][1], key[1]) for key in zip(pairs, in_flight, strict=True)}
+        each = [full[key] for key in zip(pairs, in_flight, strict=True)]
         return Room(
-            in_flight=in_flight if in_flight < microbatches else None,
-            full=most_full if most_full < microbatches else None,
+            in_flight=_limits(in_flight, microbatches),
+            full=_limits([microbatches if n is None else n for n in each], microbatches),
         )
 
     def no_room_on(self, gpu: Gpu) -> str | None:
@@ -168,6 +174,11 @@ class Stages:
             return None
         least = min(range(len(memory)), key=lambda stage: _least_bytes(memory[stage]))
         return _too_large(least, memory[least], gpu)
+
+
+def _limits(most: Sequence[int], microbatches: int) -> tuple[int, ...] | None:
+    """`most` of each stage, at most all microbatches; None if no stage has fewer."""
+    return tuple(min(n, microbatches) for n in most) if min(most) < microbatches else None
 
 
 def by_recompute(variants: Mapping[Recompute, Stages], choice: tuple[Recompute, ...] | int) -> Stages:

@@ -4,7 +4,8 @@ Let W be the time of one microbatch alone, forward and back. A stage does all it
 microbatch has reached it and before the last gradient has left it. Each microbatch occupies it for F, B and
 the lesser of R and the rest of W beyond the stage, since without R nothing runs there between F and B. A hop
 carries all microbatches in one direction, and only the last of them still has to go on: W and all transfers
-less one. The first stage holds a microbatch for all of W, so with room for L of M there W passes M/L times.
+less one. A stage holds a microbatch for the rest H of W, without the time before the stage and after it. With
+room for L of M there, H passes M/L times. The first stage holds it for all of W.
 
 Transfer and latency of a hop between data centres are T and L. If a cell's n pipelines take turns, they are
 at least T/n, and L with scatter and gather. W has the lesser of the two. So a hop carries beyond W the lesser
@@ -111,9 +112,10 @@ def _of_spread(
     busy = microbatches * (own + np.minimum(recompute, beyond))
     longest = np.max(hops.transfer, axis=1)
     queue = np.maximum(queue, np.max(hops.queue, axis=1))
-    # the schedule's limit is that of the stage with least room; if not even one fits, no cell is timed
-    passes = microbatches / np.maximum(1.0, np.min(in_flight, axis=1))
-    straight = np.maximum.reduce([np.max(before + busy, axis=1), alone + queue, passes * alone])
+    # if not even one microbatch fits a stage, no cell is timed
+    passes = microbatches / np.maximum(1.0, in_flight)
+    in_turns = np.max(before + passes * (alone[:, None] - before), axis=1)
+    straight = np.maximum.reduce([np.max(before + busy, axis=1), alone + queue, in_turns])
     half = (work - own) / 2 + round_trip
     again = np.minimum(recompute, work[:, -1:]) / 2
     chunked = np.maximum.reduce(
@@ -121,7 +123,7 @@ def _of_spread(
             np.max(half + microbatches * (own + again), axis=1),
             alone,
             longest * microbatches,
-            passes * alone / 2,
+            passes[:, 0] * alone / 2,
         ]
     )
     return np.array([straight, chunked])

@@ -15,10 +15,10 @@ from engine.plan.search.problem import Problem, Shape, shape_of
 from engine.plan.search.routes import Route
 from engine.plan.search.slower import slower_orders
 from engine.plan.search.splits import Split
-from engine.schedule import Schedule, build
+from engine.schedule import Built, Schedule, build
 from engine.schedule.contention import RULES
 from engine.schedule.scenario import BEST, Contention, Scenario
-from engine.simulate import time_schedule
+from engine.simulate import Timeline, time_schedule
 
 # A route, its split, and the number of all pipelines.
 Placed = tuple[Route, Split, int]
@@ -177,7 +177,8 @@ class Cells:
                 break
         if best is None:
             return cell
-        return replace(self._timed(scenario, best, cell.job, partitions, None), schedule=str(best))
+        timeline = time_schedule(scenario, best)
+        return replace(self._cell(scenario, timeline, cell.job, partitions, None), schedule=str(best))
 
     def _order_s(self) -> float:
         """Approximate cost of building and timing one more order."""
@@ -188,12 +189,21 @@ class Cells:
         if isinstance(scenario, Infeasible):
             return scenario
         gpus = gpus_of_stages(self.problem.cluster, partitions)
-        done = fitting(scenario, job.stages, gpus, build, lambda built: built.schedule)
+        tried: list[Scenario] = []
+
+        def timed(limited: Scenario) -> tuple[Built, Timeline] | Infeasible:
+            tried.append(limited)
+            built = build(limited)
+            return built if isinstance(built, Infeasible) else (built, time_schedule(limited, built.schedule))
+
+        done = fitting(scenario, job.stages, gpus, timed, lambda each: each[1])
+        more = (len(tried) - 1) * self._orders / len(self.policies)
+        self.spent.seconds += more * (CELL_S + OP_S * self._ops)
         if isinstance(done, Infeasible):
             return done
-        built, is_lowered = done
+        (built, timeline), is_lowered = done
         contention = None if is_lowered else shared_by(built.schedule, built.chosen)
-        cell = self._timed(scenario, built.schedule, job, partitions, contention)
+        cell = self._cell(scenario, timeline, job, partitions, contention)
         return replace(cell, schedule=str(built.schedule)) if is_lowered else cell
 
     def _scenario(self, policy: str, job: Job, partitions: Sequence[Partition]) -> Scenario | Infeasible:
@@ -203,22 +213,21 @@ class Cells:
             request, self.problem.cluster, job, partitions, policy=policy, contention=contention
         )
 
-    def _timed(
+    def _cell(
         self,
         scenario: Scenario,
-        schedule: Schedule,
+        timeline: Timeline,
         job: Job,
         partitions: Sequence[Partition],
         contention: Contention | None,
     ) -> TimedCell:
-        timeline = time_schedule(scenario, schedule)
         gpus = gpus_of_stages(self.problem.cluster, partitions)
         return TimedCell(
             job=job,
             policy=scenario.policy,
             makespan_ms=timeline.makespan,
             utilization=timeline.utilization(),
-            memory=memory_per_stage(job.stages, gpus, schedule),
-            ends_together=schedule.traversal.ends_together,
+            memory=memory_per_stage(job.stages, gpus, timeline.schedule),
+            ends_together=timeline.schedule.traversal.ends_together,
             contention=contention,
         )

@@ -1,19 +1,34 @@
 """Numbers of DP-cells: those to try, and a bound on each before its routes are known."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.plan.dc_selection import most_dp_cells
 from engine.plan.layers import Balance
 from engine.plan.search.bound import cuts_stages
-from engine.plan.search.problem import Problem
+from engine.plan.search.problem import Floats, Problem
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
 
 # Beyond this only some are tried, in even ratios.
 MOST_EXACT = 256
 SAMPLED = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Least milliseconds forward and back of one microbatch, however the stages are placed.
+
+    total : on all stages.  most : on the slowest.  rest : from each stage to the last, shape (stages,).
+    in_flight : most microbatches that fit each stage, shape (stages,).
+    """
+
+    total: float
+    most: float
+    rest: Floats
+    in_flight: Floats
 
 
 class Numbers:
@@ -85,7 +100,7 @@ class Numbers:
     def _least_over(self, hops: int) -> float:
         """The same over `hops` hops; counted as in `bound`."""
         job = self.problem.job
-        total, most, last, in_flight = self._least_work()
+        work = self._least_work()
         links = self.problem.hops.values()
         one_way = min((hop.transfer / job.cell_pipelines + hop.latency for hop in links), default=0.0)
         inside = min(
@@ -93,30 +108,30 @@ class Numbers:
         )
         transfer = min((hop.transfer for hop in links), default=0.0) if hops else 0.0
         rest = job.partitions - 1 - hops  # inside data centres, or between more of them
-        alone = total + 2 * hops * one_way + 2 * rest * (min(inside, one_way) if links else inside)
-        passes = job.microbatches / max(1.0, in_flight)
-        busiest = job.microbatches * most
+        alone = work.total + 2 * hops * one_way + 2 * rest * (min(inside, one_way) if links else inside)
+        more = job.microbatches / np.maximum(1.0, work.in_flight) - 1
+        busiest = job.microbatches * work.most
         if cuts_stages(self.problem.request.policy):
-            return max(alone, busiest, job.microbatches * transfer, passes * alone / 2)
+            return max(alone, busiest, job.microbatches * transfer, (1 + more[0]) * alone / 2)
         return max(
-            alone + (job.microbatches - 1) * last,
+            alone + (job.microbatches - 1) * work.rest[-1],
             busiest,
             alone + (job.microbatches - 1 / job.cell_pipelines) * transfer,
-            passes * alone,
+            (1 + more[0]) * alone,
+            alone + float(np.max(more * work.rest)),
         )
 
-    def _least_work(self) -> tuple[float, float, float, float]:
-        """Least milliseconds forward and back: of all stages, of the slowest, of the last one; and the most
-        microbatches that fit.
-        """
+    def _least_work(self) -> "_Work":
+        """On the fastest GPUs, and in flight on the largest."""
         job, times = self.problem.roomiest, self.problem.times.values()
         if job.balance is None:
             work = np.min([t.forward + t.backward for t in times], axis=0)
-            in_flight = np.min(np.max([t.in_flight for t in times], axis=0))
-            return float(np.sum(work)), float(np.max(work)), float(work[-1]), float(in_flight)
+            in_flight = np.max([t.in_flight for t in times], axis=0)
+            rest = np.cumsum(work[::-1])[::-1]
+            return _Work(total=float(rest[0]), most=float(np.max(work)), rest=rest, in_flight=in_flight)
         return self._least_balanced(job.balance)
 
-    def _least_balanced(self, balance: Balance) -> tuple[float, float, float, float]:
+    def _least_balanced(self, balance: Balance) -> "_Work":
         """The same, however the layers are spread."""
         stages, layers = balance.stages, balance.layers
         lines = [
@@ -128,7 +143,8 @@ class Numbers:
         total = float(np.sum(fixed)) + each * layers
         held = [balance.smallest.in_flight_on(gpu, balance.microbatches) for gpu in self.problem.types]
         most = max(total / stages, float(np.max(fixed)) + each)
-        return total, most, float(fixed[-1]) + each, float(np.min(np.max(held, axis=0)))
+        rest = np.cumsum((fixed + each)[::-1])[::-1]  # each with one layer
+        return _Work(total=total, most=most, rest=rest, in_flight=np.max(held, axis=0))
 
     def _most(self, limit: int) -> int:
         """The largest D with room for every stage, by bisection: if D fits, so does D − 1."""
