@@ -28,7 +28,8 @@ class CrossDcJob:
     gradient_bytes : of the whole model.  activation_bytes : of one microbatch, between two stages.
     replicas : pipelines in total (n_DP).
     sends : whether a send lets its GPU go on at once, or holds it until the message has arrived.
-    memory, full : most microbatches that each stage holds in flight, and of them with all activations.
+    memory, full : most microbatches that a stage holds in flight, and of them with all activations: one
+        number for all stages, or one per stage.
     """
 
     stages: int
@@ -38,8 +39,8 @@ class CrossDcJob:
     gradient_bytes: float
     activation_bytes: float
     dcs: int = 2
-    memory: tuple[int, ...] | None = None
-    full: tuple[int, ...] | None = None
+    memory: int | tuple[int, ...] | None = None
+    full: int | tuple[int, ...] | None = None
     sends: Sends = "overlapped"
 
 
@@ -137,8 +138,8 @@ def _scenario(job: CrossDcJob, policy: str, dc_of_stage: list[int], wan: Link) -
         policy=policy,
         wan=wan,
         times=job.times,
-        memory_limit=None if job.memory is None else list(job.memory),
-        full_limit=None if job.full is None else list(job.full),
+        memory_limit=list(job.memory) if isinstance(job.memory, tuple) else job.memory,
+        full_limit=list(job.full) if isinstance(job.full, tuple) else job.full,
         sends=job.sends,
         spans=False,
     )
