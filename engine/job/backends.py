@@ -13,13 +13,15 @@ Backend = Literal["nccl", "gloo", "transport"]
 def backend_of(job: TrainJob, dcs: Collection[int], *, nccl: bool = True) -> Backend:
     """The backend between ranks in data centres `dcs`, by index.
 
-    Between data centres it is our transport. Inside one it is NCCL, on GPUs, if torch has it (`nccl`) and
-    each rank has a GPU of its own: NCCL refuses two ranks on one GPU. Else it is gloo, through host memory.
+    Between data centres it is our transport. Inside one it is NCCL, on GPUs, if torch has it (`nccl`), the
+    job does not forbid it, and each rank has a GPU of its own: NCCL refuses two ranks on one GPU. Else it is
+    gloo, through host memory.
     """
     if len(set(dcs)) > 1:
         return "transport"
-    own_gpu = job.device.kind == CUDA and job.device.ranks_per_gpu == 1
-    return "nccl" if own_gpu and nccl else "gloo"
+    device = job.device
+    own_gpu = device.kind == CUDA and device.ranks_per_gpu == 1
+    return "nccl" if own_gpu and nccl and device.nccl is not False else "gloo"
 
 
 def hops_of(job: TrainJob, traversal: Traversal, *, nccl: bool = True) -> list[dict[str, Any]]:

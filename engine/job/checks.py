@@ -364,6 +364,14 @@ def _check_most_gpus(job: JobFields, most: int, *, layout: bool) -> None:
 
 
 def _check_device(job: JobFields) -> None:
+    if job.device.nccl is not None and job.device.kind != CUDA:
+        allowed = f"must be left out on device {job.device.kind}: only cuda has NCCL"
+        raise InputError("device.nccl", job.device.nccl, allowed)
+    if job.device.nccl is False and job.cell.tp > 1:
+        raise InputError("device.nccl", False, "must be left out with tp: the ranks of a stage sum over NCCL")
+    if job.device.nccl and job.device.ranks_per_gpu > 1:
+        allowed = "must be left out or false with ranks_per_gpu: NCCL does not let ranks share a GPU"
+        raise InputError("device.nccl", True, allowed)
     if job.device.ranks_per_gpu == 1:
         return
     if job.device.kind != CUDA:

@@ -178,6 +178,8 @@ def test_a_machine_without_a_gpu_says_so() -> None:
     [
         ("cuda", [0, 0], True, "nccl"),
         ("cuda", [0, 0], False, "gloo"),  # a torch without NCCL
+        ({"kind": "cuda", "nccl": False}, [0, 0], True, "gloo"),
+        ({"kind": "cuda", "nccl": True}, [0, 0], True, "nccl"),
         ("cuda", [0, 1], True, "transport"),  # NCCL stays inside a data centre
         ({"kind": "cuda", "ranks_per_gpu": 3}, [0, 0], True, "gloo"),  # NCCL refuses ranks that share a GPU
         ({"kind": "cuda", "ranks_per_gpu": 3}, [0, 1], True, "transport"),

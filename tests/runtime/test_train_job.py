@@ -84,6 +84,10 @@ REFUSED = [
     ({"ranks_per_gpu": 2}, "ranks_per_gpu.*only cuda shares"),
     ({"device": "cuda", "ranks_per_gpu": 2, "tp": 2, "pipelines": 1}, "ranks_per_gpu.*1 with tp"),
     ({"device": "cuda", "ranks_per_gpu": 0}, "ranks_per_gpu"),
+    ({"device": {"kind": "cpu", "nccl": False}}, "device.nccl: False.*only cuda"),
+    ({"device": {"kind": "cuda", "nccl": False}, "tp": 2, "pipelines": 1}, "device.nccl: False.*with tp"),
+    ({"device": {"kind": "cuda", "nccl": True, "ranks_per_gpu": 2}}, "device.nccl: True.*share a GPU"),
+    ({"device": {"kind": "cuda", "nccl": "no"}}, "device.nccl"),
     (
         {"device": "cuda", "times_ms": {"forward": 1, "backward": 2}, "activation_bytes": 10**7},
         "only device emulated",

@@ -1,8 +1,8 @@
 """`device` of a training job: what computes, in which numbers, and how long it takes."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from engine.inputs import Document
 from engine.job.sections.limits import RankCount
@@ -19,12 +19,14 @@ class DeviceSection(Document):
     kind : cuda, cpu, or emulated: a CPU that takes as long as `times_ms` says.
     times_ms : of one microbatch on a stage, or what `meridian profile` printed.
     ranks_per_gpu : ranks that share a CUDA GPU.
+    nccl : False has messages and sums go through host memory; None: NCCL has them, where it can.
     """
 
     kind: Literal["cpu", "emulated", "cuda"] = "cpu"
     times_ms: Times | None = None
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
     ranks_per_gpu: RankCount = 1
+    nccl: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("times_ms", mode="before")
     @classmethod

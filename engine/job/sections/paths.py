@@ -17,7 +17,7 @@ _SAME_NAMES: dict[str, type[Document]] = {
 # By flat name; sections that are as they were (model, prefill, tls) are not among them.
 PATHS = {
     **{name: f"{section}.{name}" for section, model in _SAME_NAMES.items() for name in model.model_fields},
-    **{name: f"device.{name}" for name in ("times_ms", "dtype", "ranks_per_gpu")},
+    **{name: f"device.{name}" for name in ("times_ms", "dtype", "ranks_per_gpu", "nccl")},
     "device": "device.kind",
     "data": "data.files",
     "validation": "data.validation",
