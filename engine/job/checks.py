@@ -358,6 +358,8 @@ def _check_most_gpus(job: JobFields, most: int, *, layout: bool) -> None:
         raise InputError(field, most, "needs failures.adapt.layout: GPUs in reserve are taken by a move")
     if job.cell.devices is not None:
         raise InputError(field, most, "must be left out with devices, which name the GPUs of the run")
+    if job.prefill is not None:
+        raise InputError(field, most, "must be left out with prefill, which counts the GPUs of the launch")
     if most < job.cell.world_size:
         allowed = f"at least {job.cell.world_size}, the GPUs with which the run begins"
         raise InputError(field, most, allowed)

@@ -165,7 +165,7 @@ class LaunchSpec:
         return (*self.ranks, *self.reserve)
 
 
-def in_reserve(rank: int, dc: int, dc_name: str, *, node: str, host: str, gpu: int) -> RankAssignment:
+def gpu_in_reserve(rank: int, dc: int, dc_name: str, *, node: str, host: str, gpu: int) -> RankAssignment:
     """A GPU that a run holds and does not use yet."""
     return RankAssignment(
         rank=rank, pipeline=NOWHERE, stage=NOWHERE, dc=dc, dc_name=dc_name, node=node, host=host, gpu=gpu
@@ -220,7 +220,7 @@ def single_machine(
     for rank, dc in enumerate(dcs_of_reserve(job), start=places):  # such a job has no tp
         name = job.datacenters[dc].name
         gpu = _gpu_of(job, rank, used[dc])
-        reserve.append(in_reserve(rank, dc, name, node=f"{name}-{used[dc]}", host=LOCALHOST, gpu=gpu))
+        reserve.append(gpu_in_reserve(rank, dc, name, node=f"{name}-{used[dc]}", host=LOCALHOST, gpu=gpu))
         used[dc] += 1
     return LaunchSpec(
         run=run,

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from engine.job.locations import dcs_of_pipelines
+from engine.job.reserve import dcs_of_reserve_in
 from engine.job.sections.strategy import SWAP
 from engine.schedule.text import sharing_of
 
@@ -18,6 +19,7 @@ class Shape:
     lead: the leads are the first ranks, and they alone have spans.
 
     dcs_of_pipeline : index into `dcs` of each stage, by pipeline.
+    reserve : index into `dcs` of each GPU that a run may hold in reserve; their ranks follow the others.
     pairs : node pairs that one transfer uses together: a cell's pipelines where links are shared in time.
     swaps : each lane is a worker that trains the whole model (strategy swap).
     """
@@ -29,19 +31,21 @@ class Shape:
     links: tuple[dict[str, Any], ...]
     pairs: int
     swaps: bool = False
+    reserve: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:
-        """How many lanes there are."""
+        """How many lanes there are without the reserve."""
         return self.stages * self.pipelines
 
     @property
     def dc_of_rank(self) -> tuple[int, ...]:
-        return tuple(dc for dcs in self.dcs_of_pipeline for dc in dcs)
+        """By rank, those in reserve included."""
+        return (*(dc for dcs in self.dcs_of_pipeline for dc in dcs), *self.reserve)
 
     def place_of(self, rank: int) -> tuple[int, int, int]:
         """Pipeline and stage of any rank, and its number among those that compute the stage."""
-        shard, lane = divmod(rank, self.ranks)
+        shard, lane = (0, rank) if self.reserve else divmod(rank, self.ranks)
         pipeline, stage = divmod(lane, self.stages)
         return pipeline, stage, shard
 
@@ -72,6 +76,7 @@ def shape_of(document: dict[str, Any]) -> Shape:
         links=tuple(links),
         pairs=cell.get("pipelines", 1) // cell.get("cells", 1) if sharing == "temporal" else 1,
         swaps=strategy.get("kind") == SWAP,
+        reserve=dcs_of_reserve_in(document) or (),
     )
 
 
@@ -92,13 +97,17 @@ class PlacedRank(Protocol):
 
 
 def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
-    """One lane per rank; `gpu` and `node` are null before the run has its GPUs.
+    """One lane per rank, those in reserve that have a GPU included; `gpu` and `node` are null before the run
+    has its GPUs.
 
-    A lane of a worker that swaps says so: `worker`.
+    A lane of a worker that swaps says so: `worker`. The pipeline of a rank in reserve is that which it would
+    first belong to.
     """
     placed = {rank.rank: rank for rank in ranks}
     rows = []
-    for rank in range(shape.ranks):
+    for rank, dc in enumerate(shape.dc_of_rank):
+        if rank >= shape.ranks and rank not in placed:
+            continue
         pipeline, stage = divmod(rank, shape.stages)
         at = placed.get(rank)
         rows.append(
@@ -106,7 +115,7 @@ def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
                 "rank": rank,
                 "pipeline": pipeline,
                 "stage": stage,
-                "dc": shape.dcs_of_pipeline[pipeline][stage],
+                "dc": dc,
                 "gpu": at.gpu if at else None,
                 "node": at.node.name if at else None,
                 **({"worker": True} if shape.swaps else {}),

@@ -16,7 +16,7 @@ from engine.job.adapt.better import better
 from engine.job.adapt.layouts import Conditions, better_layout, conditions_of, lapses_of
 from engine.job.adapt.measured import LATENCY, LINK, Measured, planned
 from engine.job.adapt.sentences import moved
-from engine.job.launch import NOWHERE, LaunchSpec, RankAssignment, in_reserve, single_machine
+from engine.job.launch import NOWHERE, LaunchSpec, RankAssignment, gpu_in_reserve, single_machine
 from engine.job.memory import state_bytes
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
@@ -126,7 +126,7 @@ def test_gpus_that_joined_later_count_beyond_those_that_the_document_lists() -> 
     of = growing(12)
     spec = single_machine(of, run="test", log_dir="")
     more = [
-        in_reserve(rank, dc, dc_name, node=f"new-{rank}", host="127.0.0.1", gpu=0)
+        gpu_in_reserve(rank, dc, dc_name, node=f"new-{rank}", host="127.0.0.1", gpu=0)
         for rank, (dc, dc_name) in enumerate([(0, "north"), (1, "west"), (2, "south")] * 2, start=6)
     ]
     found = better_layout(spec, NONE, than_s=10.0, reserve=(*spec.reserve, *more))
@@ -166,7 +166,7 @@ def hello(lead: Any, *gpus: RankAssignment) -> Line:
 
 
 def west(rank: int) -> RankAssignment:
-    return in_reserve(rank, 1, "west", node=f"late-{rank}", host="127.0.0.1", gpu=0)
+    return gpu_in_reserve(rank, 1, "west", node=f"late-{rank}", host="127.0.0.1", gpu=0)
 
 
 def test_machines_join_the_reserve_during_a_run_up_to_the_most_that_it_may_hold(tmp_path: Path) -> None:

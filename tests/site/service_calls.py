@@ -599,6 +599,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         REPORTED,
     ),
     "jobs.lose_worker": (lambda w: loses_a_worker(placed(w)), REPORTED),
+    "jobs.leave_reserve": (
+        lambda w: partial(jobs.leave_reserve, run := placed(w), run.ranks.all()[11], "its node is silent."),
+        REPORTED,
+    ),
     "jobs.settle_move": (lost_first, "part of a move, whose launch is in the audit"),
     "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),

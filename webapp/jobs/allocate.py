@@ -8,12 +8,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from engine.job.locations import pool_of_rank
-from engine.job.shape import shape_of
+from engine.job.shape import Shape, shape_of
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
 from webapp.jobs.gpu_inventory import Gpu, GpuInventory, Shortage
-from webapp.jobs.models import RankState, Run, Status
-from webapp.jobs.services import fail_run, lock, set_status, wait_for
+from webapp.jobs.models import Desired, MarkLevel, RankState, Run, Status
+from webapp.jobs.reserve import keeps_reserve
+from webapp.jobs.services import add_mark, fail_run, lock, set_status, wait_for
 
 
 @transaction.atomic
@@ -30,11 +31,72 @@ def allocate(run: Run) -> bool:
     if shortage:
         _say(run, shortage)
         return False
-    RankState.objects.bulk_create(_assign(run, gpu_inventory))
+    ranks = list(_assign(run, gpu_inventory))
+    RankState.objects.bulk_create([*ranks, *_reserve(run, gpu_inventory, ranks)])
     run.rendezvous_port = _port(run)
     run.save(update_fields=["rendezvous_port"])
     set_status(run, Status.STARTING, "")
     return True
+
+
+@transaction.atomic
+def extend_reserve(run: Run) -> None:
+    """Give a running run that holds GPUs in reserve those that became idle: on nodes without a rank of it.
+
+    Not while other runs are queued: they come first.
+    """
+    if not keeps_reserve(run.job.document) or Run.objects.in_queue().exists():
+        return
+    shape, ranks = shape_of(run.job.document), list(run.ranks.all())
+    if len(ranks) >= len(shape.dc_of_rank):
+        return
+    run = lock(run.pk)
+    if run.status != Status.RUNNING or run.desired_state != Desired.RUNNING:
+        return
+    named = pools(run.job.team, list(shape.dcs))
+    Node.objects.select_for_update().filter(pool__in=named.values()).count()  # one allocation at a time
+    gpu_inventory = GpuInventory([(run.job.team_id, run.job.document)])
+    new = list(_reserve(run, gpu_inventory, ranks, apart=True))
+    if new:
+        RankState.objects.bulk_create(new)
+        named_gpus = ", ".join(f"GPU {rank.gpu} of {rank.node.name}" for rank in new)
+        add_mark(run, MarkLevel.INFO, f"Took into the reserve: {named_gpus}."[:600])
+
+
+def _reserve(
+    run: Run, gpu_inventory: GpuInventory, ranks: Sequence[RankState], *, apart: bool = False
+) -> Iterator[RankState]:
+    """Idle GPUs for the run's reserve, as far as there are some, beyond its `ranks`.
+
+    apart : on other nodes than those of its ranks. A node is told once which ranks are its own.
+    """
+    shape, document = shape_of(run.job.document), run.job.document
+    held, has = {(rank.node_id, rank.gpu) for rank in ranks}, {rank.rank for rank in ranks}
+    nodes = {rank.node_id for rank in ranks} if apart else set()
+    supply = {
+        name: iter([(n, gpu) for n, gpu in gpus if (n.pk, gpu) not in held and n.pk not in nodes])
+        for name, gpus in gpu_inventory.idle(run.job.team_id, document).items()
+    }
+    for rank in range(shape.ranks, len(shape.dc_of_rank)):
+        if rank in has:
+            continue
+        node, gpu = next(supply.get(shape.dcs[shape.dc_of_rank[rank]], iter(())), (None, 0))
+        if node is not None:
+            yield _rank_state(run, rank, shape, node, gpu)
+
+
+def _rank_state(run: Run, rank: int, shape: Shape, node: Node, gpu: int) -> RankState:
+    pipeline, stage, _ = shape.place_of(rank)
+    return RankState(
+        run=run,
+        rank=rank,
+        pipeline=pipeline,
+        stage=stage,
+        dc=node.dc,
+        node=node,
+        gpu=gpu,
+        state_since=timezone.now(),
+    )
 
 
 def _say(run: Run, shortage: Shortage) -> None:
@@ -60,17 +122,7 @@ def _assign(run: Run, gpu_inventory: GpuInventory) -> Iterator[RankState]:
     by_stage = sorted(range(len(names)), key=lambda rank: (rank % shape.stages, rank % shape.ranks))
     for rank in range(len(names)) if placed else by_stage:
         node, gpu = next(placed or supply[names[rank]])
-        pipeline, stage, _ = shape.place_of(rank)
-        yield RankState(
-            run=run,
-            rank=rank,
-            pipeline=pipeline,
-            stage=stage,
-            dc=node.dc,
-            node=node,
-            gpu=gpu,
-            state_since=timezone.now(),
-        )
+        yield _rank_state(run, rank, shape, node, gpu)
 
 
 def _spread(gpus: Sequence[Gpu]) -> list[Gpu]:

@@ -77,7 +77,7 @@ NEEDS_MEMORY = (
 )
 
 
-ADAPT = ("adapt_percent", "adapt_policy", "adapt_layout")
+ADAPT = ("adapt_percent", "adapt_policy", "adapt_layout", "adapt_most_gpus")
 
 
 def _tracker(label: str) -> forms.CharField:
@@ -247,6 +247,13 @@ class JobForm(Sectioned, DataFields):
         help_text="With a re-plan threshold: continue with other stages, pipelines or data centres, from a "
         "checkpoint, where that gains more time than it costs. Needs restarts and checkpoints.",
     )
+    adapt_most_gpus = of_job(
+        "failures.adapt.most_gpus",
+        required=False,
+        label="Most GPUs",
+        help_text="With moves to another layout: how many GPUs the run may hold in all. Those beyond its "
+        "stages and pipelines wait in reserve until a move takes them. Leave empty to hold no reserve.",
+    )
     tracking_tensorboard = _tracker("TensorBoard folder")
     tracking_mlflow = _tracker("MLflow folder")
     tracking_wandb = _tracker("Weights & Biases folder")
@@ -343,6 +350,7 @@ class JobForm(Sectioned, DataFields):
         "recovery": "recoveries",
         "adapt": "adapt_percent",
         "layout": "adapt_layout",
+        "most_gpus": "adapt_most_gpus",
         "prefill": "prefill_checkpoint",
         **{name: f"tracking_{name}" for name in TRACKERS},
         "files": "data",
@@ -392,6 +400,7 @@ class JobForm(Sectioned, DataFields):
             value_at(document, "failures.adapt", {}).get("policy", "").replace("same", "")
         )
         values["adapt_layout"] = failures.adapt is not None and failures.adapt.layout
+        values["adapt_most_gpus"] = failures.adapt and failures.adapt.most_gpus
         values |= {f"tracking_{name}": getattr(old.tracking, name) for name in TRACKERS}
         prefill = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(prefill, path) for path in PREFILL}
@@ -501,6 +510,7 @@ class JobForm(Sectioned, DataFields):
             "deviation": cleaned["adapt_percent"] / 100,
             "policy": cleaned["adapt_policy"],
             "layout": cleaned["adapt_layout"] or None,
+            "most_gpus": cleaned["adapt_most_gpus"],
         }
         return _with(value_at(self.old, "failures.adapt", {}), values)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.job.adapt.sentences import described_layout, deviating
+from engine.job.adapt.sentences import cause_of, described_layout, deviating, joined
 from engine.job.events.incidents import Adapted, LayoutChanged, Recovery, Source
 from webapp.jobs.models import Run
 
@@ -47,8 +47,9 @@ def layout_change(event: LayoutChanged, *, done: int) -> Cost:
     """Of a `layout_changed` event; `done` iterations had ended."""
     return {
         "kind": "layout",
-        "what": deviating(event)[:300],
+        "what": cause_of(event)[:300],
         "layout": described_layout(event.layout),
+        "joined": joined(event)[:300],
         "lost_s": event.lost_s,
         "again": max(0, done - event.iteration),
         "iteration": event.iteration,

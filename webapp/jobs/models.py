@@ -361,7 +361,8 @@ def lane_of(rank: int, job: Job) -> str:
         return f"Worker {rank + 1}"
     cell = job.document["cell"]
     stages, pipelines = cell["stages"], cell.get("pipelines", 1)
-    shard, lane = divmod(rank, stages * pipelines)
+    # Ranks beyond the lanes of a run without tensor parallelism are in reserve.
+    shard, lane = divmod(rank, stages * pipelines) if cell.get("tp", 1) > 1 else (0, rank)
     name = f"P{lane // stages + 1} S{lane % stages + 1}"
     return f"{name} T{shard + 1}" if shard else name
 

@@ -41,7 +41,8 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
     idle = gpu_inventory.idle(job.team_id, job.document).values()
     free = {(node.pk, gpu) for gpus in idle for node, gpu in gpus}
     spec = _of_job(spec_of(run, first), run)
-    layout = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free})
+    left = {a.rank for a in spec.ranks}
+    layout = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free} & left)
     if isinstance(layout, Infeasible):
         _stays(run, f"It cannot continue without {first.name}. {shortage.text}; {layout.reason}.")
         return None

@@ -13,15 +13,17 @@ from django.utils import timezone
 
 from engine.inputs import parse
 from engine.job.job import TrainJob
-from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.launch import LaunchSpec, RankAssignment, gpu_in_reserve
 from engine.job.shape import shape_of
 from webapp.computations import liveness
 from webapp.inventory.dispatch import BrokerDown, Send
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
+from webapp.jobs.allocate import extend_reserve
 from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
 from webapp.jobs.moving import move_on
 from webapp.jobs.queue import Queue
+from webapp.jobs.reserve import in_reserve
 
 log = structlog.get_logger(__name__)
 # Of a run, what others may have changed since this round began.
@@ -79,6 +81,7 @@ def _advance(run: Run, send: Send) -> None:
         _start(run, send)
     elif run.status == Status.RUNNING:
         if run.recovery is not None:
+            extend_reserve(run)
             _dispatch(run, send)
         if run.boundary_why and run.stop_after is None:
             _ask_for_boundary(run, send)
@@ -91,10 +94,13 @@ def _watch_nodes(run: Run) -> bool:
     since = liveness.listening_since()
     if since is None or timezone.now() - since < silence():
         return False  # nobody has listened long enough to call a node silent
+    reserve = in_reserve(run)
     for rank in _ranks(run):
         reason = _trouble(run, rank)
         if reason and _goes_on_without(run, rank):
             services.lose_worker(run, rank, reason)
+        elif reason and rank.rank in reserve:
+            services.leave_reserve(run, rank, reason)
         elif reason:
             back = rank.node.state == NodeState.ONLINE and services.bring_back(run, rank, reason)
             if not back:
@@ -192,13 +198,19 @@ def _ranks(run: Run) -> list[RankState]:
     return list(run.ranks.exclude(state__in=RANK_OVER).select_related("node", "dc"))
 
 
+def _ranks_in_use(run: Run) -> list[RankState]:
+    """Those whose GPUs are not in reserve."""
+    reserve = in_reserve(run)
+    return [rank for rank in _ranks(run) if rank.rank not in reserve]
+
+
 def _start(run: Run, send: Send) -> None:
     """Tell nodes that have not answered to start their ranks; give up when it takes too long."""
     since = liveness.listening_since()
     # Time in which no node could be heard, or told anything, is not the nodes'.
     limit = timedelta(seconds=settings.START_TIMEOUT_S)
     if since is not None and timezone.now() - _later(run.status_since, since) > limit:
-        late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
+        late = [rank for rank in _ranks_in_use(run) if rank.state != RankStatus.RUNNING]
         who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
         services.fail_run(
             run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not become ready."
@@ -230,8 +242,9 @@ def _dispatch(run: Run, send: Send) -> None:
 
 
 def _waits(run: Run) -> str:
-    waiting = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
-    total = run.ranks.count()
+    in_use = _ranks_in_use(run)
+    waiting = [rank for rank in in_use if rank.state != RankStatus.RUNNING]
+    total = len(in_use)
     return f"Waits for {len(waiting)} of {total} ranks to become ready" if waiting else ""
 
 
@@ -329,8 +342,10 @@ def _stop_strangers(send: Send) -> None:
 
 def spec_of(run: Run, node: Node) -> LaunchSpec:
     """What `node` needs to know to start its ranks of `run`."""
-    ranks = list(run.ranks.select_related("node", "dc").order_by("rank"))
     shape = shape_of(run.job.document)
+    ranks = list(run.ranks.select_related("node", "dc").order_by("rank"))
+    # A GPU that left the reserve is out of the run for good.
+    ranks = [rank for rank in ranks if rank.rank < shape.ranks or rank.state not in RANK_OVER]
     return LaunchSpec(
         run=str(run.pk),
         generation=run.generation,
@@ -348,6 +363,19 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
                 gpu=rank.gpu,
             )
             for rank in ranks
+            if rank.rank < shape.ranks
+        ),
+        reserve=tuple(
+            gpu_in_reserve(
+                rank.rank,
+                shape.dc_of_rank[rank.rank],
+                shape.dcs[shape.dc_of_rank[rank.rank]],
+                node=rank.node.name,
+                host=rank.node.host,
+                gpu=rank.gpu,
+            )
+            for rank in ranks
+            if rank.rank >= shape.ranks
         ),
         local=tuple(rank.rank for rank in ranks if rank.node_id == node.pk),
         rendezvous_host=ranks[0].node.host,

@@ -171,7 +171,8 @@ def _adapted(cost: Cost) -> str:
 def _laid_out(cost: Cost) -> str:
     before, after = (f"{cost[name]:,.0f} ms" for name in ("before_ms", "after_ms"))
     how = f"an iteration should now take {after} instead of {before}"
-    return f"with another layout from iteration {cost['iteration'] + 1:,}, {cost['layout']}: {how}"
+    new = f", with {cost['joined']} from the reserve" if cost.get("joined") else ""
+    return f"with another layout from iteration {cost['iteration'] + 1:,}, {cost['layout']}{new}: {how}"
 
 
 def _failed(cost: Cost) -> str:

@@ -1,11 +1,11 @@
 """The JSON that browsers get of a run: pieces shared by snapshot and events (docs/dev/interfaces.md)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from webapp.jobs.models import Desired, PastPrediction, RankState, Run, RunEvent
+from webapp.jobs.models import Desired, PastPrediction, RankState, RankStatus, Run, RunEvent
 from webapp.live.models import IterationStat, SpanBatch
 
 
@@ -99,8 +99,13 @@ def mark_entry(event: RunEvent) -> dict[str, Any]:
     }
 
 
-def rank_entries(ranks: Iterable[RankState]) -> list[dict[str, Any]]:
+def rank_entries(ranks: Iterable[RankState], reserve: Collection[int]) -> list[dict[str, Any]]:
     """The `ranks` list; `detail` is what a rank said last: of its state, else in its log."""
     return [
-        {"rank": rank.rank, "state": rank.state, "detail": rank.detail or rank.last_line} for rank in ranks
+        {
+            "rank": rank.rank,
+            "state": "reserve" if rank.rank in reserve and rank.state == RankStatus.READY else rank.state,
+            "detail": rank.detail or rank.last_line,
+        }
+        for rank in ranks
     ]

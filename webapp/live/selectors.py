@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from engine.job.shape import Shape, lanes, shape_of
 from webapp.accounts.models import User
 from webapp.jobs.models import PastPrediction, Run, RunEvent
+from webapp.jobs.reserve import in_reserve
 from webapp.live import payload, recent, usage
 from webapp.live.models import IterationStat, SpanBatch
 from webapp.live.ranges import nearest
@@ -73,7 +74,7 @@ def _snapshot(run: Run) -> dict[str, Any]:
         "spans": spans,
         "shown": {"spans": sum(len(entry["spans"]) for entry in spans), "of": of},
         "marks": [payload.mark_entry(mark) for mark in marks],
-        "ranks": payload.rank_entries(ranks),
+        "ranks": payload.rank_entries(ranks, in_reserve(run)),
         "usage": run_usage(run, shape, run.predicted.get("utilization")),
     }
 

@@ -19,6 +19,7 @@ from webapp.common.lists import bound_table
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
 from webapp.jobs.models import Priority, Run, RunEvent
+from webapp.jobs.reserve import in_reserve
 from webapp.live.gpus import gpus_now, is_cuda
 from webapp.live.history import history
 from webapp.live.hops import hop_table
@@ -85,6 +86,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "is_cuda": is_cuda(run),
         "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
         "ranks": run.ranks.select_related("node", "dc"),
+        "reserve": in_reserve(run),
         "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
     }
     return render(request, "live/run_detail.html", extended("run", request, context))

@@ -26,7 +26,13 @@ from webapp.jobs.services.ranks import (
     record_result,
     release_rank,
 )
-from webapp.jobs.services.recovery import bring_back, fail_or_move, record_recovery, settle_move
+from webapp.jobs.services.recovery import (
+    bring_back,
+    fail_or_move,
+    leave_reserve,
+    record_recovery,
+    settle_move,
+)
 from webapp.jobs.services.searched import record_schedule
 from webapp.jobs.services.status import (
     Waiting,
@@ -59,6 +65,7 @@ __all__ = [
     "launch_plan",
     "launch_run",
     "launch_swap",
+    "leave_reserve",
     "lock",
     "lose_worker",
     "move_in_queue",

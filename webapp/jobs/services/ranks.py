@@ -21,10 +21,11 @@ from webapp.jobs.models import (
     Run,
     Status,
 )
+from webapp.jobs.reserve import in_reserve
 from webapp.jobs.services.boundary import fail_run, finish, go_on_elsewhere
 from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.rank_words import is_cause, rank_failure
-from webapp.jobs.services.recovery import bring_back, fail_or_move
+from webapp.jobs.services.recovery import bring_back, fail_or_move, leave_reserve
 from webapp.jobs.services.status import add_mark, finish_stopped, lock, set_status
 from webapp.jobs.services.workers import end_without_workers
 
@@ -35,23 +36,26 @@ def record_rank_event(run: Run, event: Rank) -> bool:
 
     A repeated event, one of a rank that is over and one that would go back in time change nothing. A rank
     that is gone with its host or agent is started again where its job recovers. A pipeline's rank is out of
-    the run when the run says so (`dismiss_ranks`), a worker that swaps when its node does.
+    the run when the run says so (`dismiss_ranks`), a worker that swaps when its node does. One in reserve
+    counts as ready; where it ends, the run goes on without it.
     """
     rank = RankState.objects.select_for_update().filter(run=run, rank=event.rank).first()
     if (
         rank is None
-        or event.state is Reported.RESERVE
         or (event.state is Reported.LEFT and not run.job.swaps)
         or rank.state in RANK_OVER
         or (event.start or 1) < rank.start
-        or RANK_ORDER[RankStatus(event.state)] <= RANK_ORDER[RankStatus(rank.state)]
+        or RANK_ORDER[_status(event)] <= RANK_ORDER[RankStatus(rank.state)]
     ):
         return False
     if event.gone and bring_back(run, rank, event.detail or "without a reason"):
         return True
+    if event.state in (Reported.FAILED, Reported.STOPPED) and rank.rank in in_reserve(run):
+        leave_reserve(run, rank, event.detail or "without a reason")
+        return True
     # A run of workers that swap goes on without one whose host is gone.
     leaves = event.gone and run.job.swaps and run.status == Status.RUNNING
-    rank.state = RankStatus.LEFT if leaves else RankStatus(event.state)
+    rank.state = RankStatus.LEFT if leaves else _status(event)
     rank.state_since = timezone.now()
     rank.detail = event.detail[:500]
     rank.exit_code = event.exit_code
@@ -59,6 +63,11 @@ def record_rank_event(run: Run, event: Rank) -> bool:
     rank.save(update_fields=["state", "state_since", "detail", "exit_code", "pid"])
     _follow(run, rank)
     return True
+
+
+def _status(event: Rank) -> RankStatus:
+    """The state of a rank as it is stored: one in reserve is ready, and the run's layout tells the rest."""
+    return RankStatus.READY if event.state is Reported.RESERVE else RankStatus(event.state)
 
 
 def _follow(run: Run, rank: RankState) -> None:
@@ -71,7 +80,8 @@ def _follow(run: Run, rank: RankState) -> None:
         own = rank.exit_code is not None and rank.exit_code > 0
         (fail_run if own else fail_or_move)(run, rank_failure(rank))
         return
-    states = set(run.ranks.values_list("state", flat=True))
+    ranks = run.ranks.exclude(rank__in=in_reserve(run))
+    states = set(ranks.values_list("state", flat=True))
     if run.status == Status.STARTING and RankStatus.LEFT in states:
         fail_run(run, rank_failure(rank))
         return
@@ -79,12 +89,12 @@ def _follow(run: Run, rank: RankState) -> None:
         run.started_at = run.started_at or timezone.now()
         run.save(update_fields=["started_at"])
         set_status(run, Status.RUNNING, "")
-        add_mark(run, MarkLevel.INFO, f"All {run.ranks.count()} ranks are running.")
+        add_mark(run, MarkLevel.INFO, f"All {ranks.count()} ranks are running.")
     elif run.status == Status.RUNNING and states == {RankStatus.FINISHED}:
         finish(run)
     elif run.status == Status.RUNNING and states == {RankStatus.FINISHED, RankStatus.LEFT}:
         end_without_workers(run)
-    elif run.status == Status.STOPPING and states <= set(RANK_OVER):
+    elif run.status == Status.STOPPING and not run.ranks.exclude(state__in=RANK_OVER).exists():
         finish_stopped(run)
     elif RankStatus.STOPPED in states and states <= set(RANK_OVER):
         _end_with_agents(run)

@@ -8,13 +8,13 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from engine.job.changed import value_at
 from engine.job.events.incidents import NewLayout, Recovery
 from engine.job.recovery.sentences import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import incidents, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.prediction import Rows, measured_payload, predicted_payload
+from webapp.jobs.reserve import keeps_reserve
 from webapp.jobs.services.boundary import fail_run
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.status import add_mark, lock
@@ -48,12 +48,22 @@ def record_recovery(run: Run, event: Recovery) -> bool:
 def dismiss_ranks(run: Run, ranks: Iterable[int]) -> None:
     """These are out of the run for good: nobody waits for them or starts them again; their GPUs are free.
 
-    Not where the run keeps them in reserve.
+    Where the run holds GPUs in reserve, they stay in it.
     """
-    if (value_at(run.job.document, "failures.adapt") or {}).get("most_gpus") is not None:
-        return
     left = RankState.objects.filter(run=run, rank__in=ranks).exclude(state__in=RANK_OVER)
+    if keeps_reserve(run.job.document):
+        left.filter(state=RankStatus.RUNNING).update(state=RankStatus.READY, state_since=timezone.now())
+        return
     left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run continued without it.")
+
+
+@transaction.atomic
+def leave_reserve(run: Run, rank: RankState, why: str) -> None:
+    """A GPU in reserve is out of the run, which does not use it."""
+    ended = RankState.objects.filter(pk=rank.pk).exclude(state__in=RANK_OVER)
+    if ended.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail=why[:500]):
+        add_mark(run, MarkLevel.WARN, f"GPU {rank.gpu} of {rank.node.name} left the reserve: {why}"[:600])
+        notify.run_changed(run.pk)
 
 
 def cut_run(run: Run, iteration: int, layout: NewLayout, times: Rows | None = None) -> None:

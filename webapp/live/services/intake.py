@@ -33,6 +33,7 @@ from webapp.inventory.selectors import clock_offsets_s
 from webapp.inventory.services import record_heartbeat, record_probe, record_rates, record_samples
 from webapp.jobs import services as jobs
 from webapp.jobs.models import RankState, Run, RunEvent
+from webapp.jobs.reserve import in_reserve
 from webapp.live import payload, usage
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import predicted, run_usage
@@ -393,7 +394,7 @@ def _message(intake: Intake, before: Run) -> dict[str, Any]:
         "iterations": [payload.iteration_entry(run, stat) for stat in stats],
         "spans": [payload.span_entry(batch) for batch in intake.batches if batch.run_id == run.pk],
         "marks": [payload.mark_entry(mark) for mark in marks],
-        "ranks": payload.rank_entries(run.ranks.all()),
+        "ranks": payload.rank_entries(run.ranks.all(), in_reserve(before)),
     }
     if run.pk in intake.replanned:
         message |= predicted(run, (run.iteration,))
