@@ -44,10 +44,34 @@ class Replicas:
         return 1 < self.domain < len(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The nodes of a data centre whose HB domains have `gpus_per_node` GPUs; the last may have fewer.
+
+    replicas : of all stages that it hosts.  gpus_per_replica : of each.
+    """
+
+    gpus: int
+    gpus_per_node: int
+    replicas: int
+    gpus_per_replica: int = 1
+
+    def hold(self, x: int) -> bool:
+        """Whether the domains of x replicas of all stages each find room on one node."""
+        nodes, rest = divmod(self.gpus, self.gpus_per_node)
+        of_domain = x * self.gpus_per_replica
+        room = nodes * (self.gpus_per_node // of_domain) + rest // of_domain
+        return self.replicas <= room * x
+
+
 @cache
-def domain_size(replicas: int, most: int) -> int:
-    """x, the replicas of each domain of a grid: the most that divide all `replicas`, at most `most`."""
-    return next(x for x in range(min(replicas, most), 0, -1) if replicas % x == 0)
+def domain_size(replicas: int, most: int, nodes: tuple[Nodes, ...] = ()) -> int:
+    """x, the replicas of each domain of a grid: the most that divide all `replicas`, at most `most`.
+
+    nodes : of each data centre; every domain of every stage has to find room on one.
+    """
+    sizes = (x for x in range(min(replicas, most), 0, -1) if replicas % x == 0)
+    return next((x for x in sizes if all(each.hold(x) for each in nodes)), 1)
 
 
 def sent_shares(kind: AllReduce, n: int, x: int = 1) -> Floats:

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.cluster.all_reduce import (
     AllReduce,
+    Nodes,
     Replicas,
     all_reduce_s,
     domain_size,
@@ -122,11 +123,27 @@ def replicas_in(job: JobFields, dcs: list[int], between: Between | None = None) 
     return Replicas(
         latency_s=latency_s[at[:, None], at],
         bytes_per_s=rate[at[:, None], at],
-        domain=domain_size(math.gcd(*Counter(dcs).values()), _most_in_domain(job, known)),
+        domain=_domain(job, Counter(dcs)),
     )
 
 
-def _most_in_domain(job: JobFields, dcs: list[int]) -> int:
+def _domain(job: JobFields, replicas: Counter[int]) -> int:
+    """Replicas of each domain, of so many by data centre: of one size in all, and each on one node."""
+    hosted = Counter(dc for dcs in job.dcs_of_pipeline for dc in dcs)
+    nodes = tuple(
+        Nodes(
+            gpus=job.datacenters[dc].gpus,
+            gpus_per_node=hb_domain,
+            replicas=hosted[dc],
+            gpus_per_replica=job.cell.tp,
+        )
+        for dc in replicas
+        if (hb_domain := job.datacenters[dc].hb_domain)
+    )
+    return domain_size(math.gcd(*replicas.values()), most_in_domain(job, list(replicas)), nodes)
+
+
+def most_in_domain(job: JobFields, dcs: list[int]) -> int:
     """Replicas of one stage for which a domain has room, in the data centre whose domains are smallest."""
     sizes = [job.datacenters[dc].hb_domain or job.cell.world_size for dc in dcs]
     return max(1, min(sizes) // job.cell.tp)

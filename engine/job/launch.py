@@ -9,6 +9,7 @@ from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.devices import CUDA
+from engine.job.domains import Position, domains_in, pack
 from engine.job.job import TrainJob
 from engine.job.reserve import dcs_of_reserve
 
@@ -189,12 +190,14 @@ def single_machine(
 ) -> LaunchSpec:
     """Return the spec of a job whose ranks all run on this machine, a node per stage of a pipeline.
 
+    Where a data centre has HB domains, each is a node, and replicas that sum together are on one if they fit.
     On CUDA a rank takes the GPU with its own number, or under `devices` with that of its device; the ranks of
     a stage (tensor parallelism) take GPUs side by side. With `ranks_per_gpu` n, n consecutive numbers are one
     GPU.
     """
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
+    node_of = {dc: _hb_nodes(job, dc) for dc, site in enumerate(job.datacenters) if site.hb_domain}
     places = job.cell.stages * len(job.dcs_of_pipeline)
     for place in range(places):
         pipeline, stage = divmod(place, job.cell.stages)
@@ -208,7 +211,7 @@ def single_machine(
                     stage=stage,
                     dc=dc,
                     dc_name=name,
-                    node=f"{name}-{used[dc]}",
+                    node=f"{name}-{node_of[dc][pipeline, stage] if dc in node_of else used[dc]}",
                     host=LOCALHOST,
                     gpu=_gpu_of(job, place, used[dc]) * job.cell.tp + shard,
                     shard=shard,
@@ -235,6 +238,17 @@ def single_machine(
         log_dir=log_dir,
         disturbance=disturbance or Disturbance(),
     )
+
+
+def _hb_nodes(job: TrainJob, dc: int) -> dict[Position, int]:
+    """The node of each stage of each pipeline in a data centre whose HB domains are nodes, by its number."""
+    site, tp = job.datacenters[dc], job.cell.tp
+    assert site.hb_domain is not None
+    nodes, rest = divmod(site.gpus, site.hb_domain)
+    room = [*[site.hb_domain // tp] * nodes, rest // tp]
+    domains = domains_in(job, dc)
+    missing = sum(map(len, domains)) - sum(room)  # where tp leaves GPUs of a node over
+    return pack(domains, dict(enumerate([*room, max(0, missing)])))
 
 
 def _gpu_of(job: TrainJob, place: int, of_dc: int) -> int:

@@ -269,8 +269,8 @@ def timed_option(
     """
     allreduce_ms, tied_ms = 0.0, None
     if request.allreduce:
-        used = (cluster.datacenter(part.dc) for part in option.partitions)
-        allreduce_ms = 1e3 * max(job.all_reduce_in_s(option.pipelines, dc) for dc in used)
+        used = ((cluster.datacenter(part.dc), part.stages) for part in option.partitions)
+        allreduce_ms = 1e3 * max(job.all_reduce_in_s(option.pipelines, dc, n) for dc, n in used)
         if job.tied_bytes and not figures.ends_together:
             tied_ms = 1e3 * tied.exchange_s(cluster, job, option.order)
     gpus = gpus_of_stages(cluster, option.partitions)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from engine.cluster.all_reduce import domain_size
+from engine.cluster.all_reduce import Nodes, domain_size
 from engine.cluster.cluster import Cluster, DataCenter, WanLink
 from engine.cluster.collectives import Rates, Values, hierarchical_s, ring_all_reduce_s
 from engine.cluster.gpus import Gpu, Network
@@ -135,18 +135,25 @@ class Job:
 
         return self.replicas.all_reduce_s(self.stage_parameters, self.gradient_bytes, pipelines, along_a_ring)
 
-    def all_reduce_in_s(self, pipelines: int, dc: DataCenter) -> float:
+    def all_reduce_in_s(self, pipelines: int, dc: DataCenter, stages: int | None = None) -> float:
         """The same inside a data centre: along a ring, or on rails over HB domains (Rail-only, Eq. 1).
 
         An HB domain has as many of the replicas as leave no rest and have room.
+
+        stages : that the data centre hosts, whose domains all need room; None: a bound, as if all had room.
         """
         if dc.hb_domain is None or not self.stage_parameters:
             return float(self.all_reduce_s(pipelines, dc.intra_bytes_per_s))
         most = max(1, dc.hb_domain // self.gpus_per_stage)
+        nodes: tuple[Nodes, ...] = ()
+        if stages is not None:
+            hosted, each = stages * pipelines, self.gpus_per_stage
+            one = Nodes(gpus=dc.gpus, gpus_per_node=dc.hb_domain, replicas=hosted, gpus_per_replica=each)
+            nodes = (one,)
         rates = Rates(hb_bytes_per_s=dc.gpu.link_bytes_per_s, nic_bytes_per_s=dc.intra_bytes_per_s)
 
         def on_rails(nbytes: float, replicas: int) -> Values:
-            x = domain_size(replicas, most)
+            x = domain_size(replicas, most, nodes)
             return hierarchical_s("allreduce", nbytes, x, replicas // x, rates)
 
         return float(

@@ -5,8 +5,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from engine.job.launch import LaunchSpec
 from engine.job.losses import Losses
 from engine.job.result import counted, measured_part, medians_of_stages
+from engine.job.stage_ring import stage_rings
 from engine.nn.model import Stage, params_sha256
 from engine.run.building import Ground
 from engine.serve.in_rank import RankPrefill
@@ -40,11 +42,17 @@ def result_of(ground: Ground, losses: Losses, own: dict[str, Any]) -> dict[str, 
         "params_sha256": params_sha256(digests),
         **measured_part(ground.job, stats),
         "hops": ground.mesh.hops(),
+        **_summed_as(ground.spec),
         **own,
         **({"adaptations": ground.adapting.adaptations} if ground.adapting else {}),
         "median_s_of_stage": medians_of_stages(ground.job, stats),
         "counted": counted(stats),
     }
+
+
+def _summed_as(spec: LaunchSpec) -> dict[str, Any]:
+    """How the replicas of each stage summed, on the nodes where they were."""
+    return {"all_reduce": [ring.kind for ring in stage_rings(spec)]} if spec.job.cell.pipelines > 1 else {}
 
 
 def leave_last(ground: Ground) -> None:

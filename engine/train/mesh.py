@@ -14,11 +14,11 @@ from torch.distributed import PrefixStore, ProcessGroupGloo
 from engine.cluster.all_reduce import AllReduce, sent_shares
 from engine.control.rendezvous import RENDEZVOUS_S
 from engine.control.silence import WAIT_S
-from engine.job.all_reduce import all_reduce_of, domain_of
 from engine.job.backends import Backend, backend_of, hops_of
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.network import HopNetwork
+from engine.job.stage_ring import stage_ring
 from engine.nn.device import Device
 from engine.nn.lane import CudaLane
 from engine.schedule.ir import Schedule
@@ -64,18 +64,18 @@ class Mesh:
         self.store = open_store(spec, port, me.rank)
         self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks if a.leads}
         local = sorted(a.rank for a in spec.ranks if a.dc == me.dc and a.leads)
-        shards = {a.pipeline: a for a in spec.ranks if (a.stage, a.shard) == (me.stage, me.shard)}
-        ring = [shards[pipeline] for pipeline, _ in self.job.ring_of(me.stage)]
-        self._all_reduce = all_reduce_of(self.job, me.stage)
+        self._ring = stage_ring(spec, me.stage, me.shard)
+        ring = list(self._ring.ranks)
         self._members = {rank: member for member, rank in enumerate(local)}
         joins = me.leads and self._backend({me.dc}) == "gloo" and self._has_lan_neighbour()
         self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
         self.endpoint = self._connected_endpoint()
         self.direct = self._direct_links() if me.leads else {}
         self._over_transport: list[Sums] = []
-        self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}", self._all_reduce)
+        self.replicas = self._sums(ring, f"stage/{me.stage}/{me.shard}", self._ring.kind)
         # Of those, the ones in this data centre, which may share the optimizer's state.
-        self.near = tuple(replica.rank for replica in ring if replica.dc == me.dc)
+        near = [replica for replica in ring if replica.dc == me.dc]
+        self.near = tuple(replica.rank for replica in sorted(near, key=lambda a: a.pipeline))
         self.near_replicas = self._near(ring)
         # Where the ends of the model share a matrix, and this rank has one of them: sums over the two.
         self.ends = self._sums(self._ends(), f"ends/{me.pipeline}")
@@ -196,7 +196,7 @@ class Mesh:
             group = self._gloo(name, ranks)
         else:
             assert self.endpoint is not None
-            group = sums_of(kind, self.endpoint, ranks, domain_of(self.job, self.me.stage))
+            group = sums_of(kind, self.endpoint, ranks, self._ring.domain)
             self._over_transport.append(group)
         return StagedSums(group, self._device) if self._device.apart else group
 
@@ -245,17 +245,18 @@ class Mesh:
             return None
         if len(self.near) == len(ring) and sums_for_one(self.replicas):
             return self.replicas
-        near = [replica for replica in ring if replica.dc == self.me.dc]
+        by_rank = {replica.rank: replica for replica in ring}
+        near = [by_rank[rank] for rank in self.near]
         return self._sums(near, f"near/{self.me.stage}/{self.me.dc}")
 
     def _replicas_near(self) -> list[RankAssignment]:
         """Replicas that this rank exchanges gradients with over the transport; none of a ring in one DC."""
-        ring = self.job.ring_of(self.me.stage)
-        if self._all_reduce == "ring" and len({dc for _, dc in ring}) == 1:
+        ring, kind = self._ring.ranks, self._ring.kind
+        if kind == "ring" and len({a.dc for a in ring}) == 1:
             return []
-        shares = sent_shares(self._all_reduce, len(ring), domain_of(self.job, self.me.stage))
-        here = [pipeline for pipeline, _ in ring].index(self.me.pipeline)
-        near = (ring[other][0] for other in (shares[here] + shares[:, here]).nonzero()[0])
+        shares = sent_shares(kind, len(ring), self._ring.domain)
+        here = [a.pipeline for a in ring].index(self.me.pipeline)
+        near = (ring[other].pipeline for other in (shares[here] + shares[:, here]).nonzero()[0])
         return [self.at(pipeline, self.me.stage) for pipeline in sorted(near)]
 
     def _gloo(self, name: str, ranks: list[int]) -> Any:

@@ -193,7 +193,8 @@ def test_a_sharded_sum_needs_a_link_between_every_two_data_centres() -> None:
         (3, 3, None, 3),
         (4, 2, None, 2),
         (8, 0, 4, 4),
-        (9, 0, 4, 3),
+        (9, 0, 4, 1),  # nodes of 4, 4 and 1 GPUs: no three hold three each
+        (9, 0, 3, 3),
         (4, 4, 2, 2),
         (3, 0, 8, 3),
         (2, 1, None, 1),

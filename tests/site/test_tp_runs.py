@@ -18,7 +18,7 @@ from tests.site.test_reconcile import Nodes, report
 from tests.site.world import World
 from webapp.inventory.models import Node
 from webapp.jobs.gpu_inventory import GpuInventory, _side_by_side
-from webapp.jobs.models import RankState, Run, Status, lane_of
+from webapp.jobs.models import Job, RankState, Run, Status, lane_of
 from webapp.jobs.reconcile import reconcile
 from webapp.jobs.services import launch_plan
 from webapp.planning.document import train_document
@@ -180,4 +180,4 @@ def test_lanes_name_ranks_as_a_launch_numbers_them() -> None:
     spec = single_machine(parse(TrainJob, DOCUMENT), run="1", log_dir="")
     for rank in spec.ranks:
         shard = f" T{rank.shard + 1}" if rank.shard else ""
-        assert lane_of(rank.rank, 2, 2) == f"P{rank.pipeline + 1} S{rank.stage + 1}{shard}"
+        assert lane_of(rank.rank, Job(document=DOCUMENT)) == f"P{rank.pipeline + 1} S{rank.stage + 1}{shard}"

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from django.db import transaction
 from django.utils import timezone
 
-from engine.job.locations import pool_of_rank
+from engine.inputs import parse
+from engine.job.domains import domains_in, pack
+from engine.job.job import TrainJob
+from engine.job.locations import Document, pool_of_rank
 from engine.job.shape import Shape, shape_of
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
@@ -108,20 +111,17 @@ def _say(run: Run, shortage: Shortage) -> None:
 
 
 def _assign(run: Run, gpu_inventory: GpuInventory) -> Iterator[RankState]:
-    """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together.
-
-    Ranks that compute a stage together take GPUs one after another: those of `idle` are side by side.
-    """
+    """The GPUs where the job is placed; else those that `_gpus_by_domain` gives it."""
     document, team = run.job.document, run.job.team_id
-    shape, names = shape_of(document), pool_of_rank(document)
-    placed = (
-        iter(gpu_inventory.placed_gpus(team, document, run.job.gpu_of_rank)) if run.job.gpu_of_rank else None
-    )
-    idle = gpu_inventory.idle(team, document).items()
-    supply = {name: iter(_spread(gpus) if run.job.swaps else gpus) for name, gpus in idle}
-    by_stage = sorted(range(len(names)), key=lambda rank: (rank % shape.stages, rank % shape.ranks))
-    for rank in range(len(names)) if placed else by_stage:
-        node, gpu = next(placed or supply[names[rank]])
+    shape = shape_of(document)
+    if run.job.gpu_of_rank:
+        gpus = dict(enumerate(gpu_inventory.placed_gpus(team, document, run.job.gpu_of_rank)))
+    else:
+        idle = gpu_inventory.idle(team, document)
+        gpus = _gpus_by_domain(
+            document, shape, {name: _spread(of) for name, of in idle.items()} if shape.swaps else idle
+        )
+    for rank, (node, gpu) in gpus.items():
         yield _rank_state(run, rank, shape, node, gpu)
 
 
@@ -135,6 +135,30 @@ def _spread(gpus: Sequence[Gpu]) -> list[Gpu]:
         turns.append((taken[node.pk], node, gpu))
         taken[node.pk] += 1
     return [(node, gpu) for _, node, gpu in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _gpus_by_domain(document: Document, shape: Shape, idle: dict[str, list[Gpu]]) -> dict[int, Gpu]:
+    """A GPU of its pool for each rank, stage by stage, so that what all-reduces lies close together.
+
+    Ranks that compute a stage together take GPUs one after another: those of `idle` are side by side. In a
+    data centre with HB domains the replicas of a domain get one node, as far as nodes have room.
+    """
+    names = pool_of_rank(document)
+    by_stage = sorted(range(len(names)), key=lambda rank: (rank % shape.stages, rank % shape.ranks))
+    gpus_of_stage = len(names) // shape.ranks
+    gpus: dict[int, Gpu] = {}
+    for dc, site in enumerate(document["datacenters"]):
+        ranks = [rank for rank in by_stage if names[rank] == site["name"]]
+        if not ranks or not site.get("hb_domain") or shape.swaps:
+            gpus |= dict(zip(ranks, idle.get(site["name"], ()), strict=False))
+            continue
+        free: dict[Node, list[Gpu]] = {}
+        for gpu in idle[site["name"]]:
+            free.setdefault(gpu[0], []).append(gpu)
+        domains = domains_in(parse(TrainJob, document), dc)
+        node_of = pack(domains, {node: len(of_node) // gpus_of_stage for node, of_node in free.items()})
+        gpus |= {rank: free[node_of[shape.place_of(rank)[:2]]].pop(0) for rank in ranks}
+    return gpus
 
 
 def _port(run: Run) -> int:
