@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
-from engine.prefill.latency import LatencyModel
+from engine.prefill.latency import Hop, LatencyModel
 from engine.prefill.placement import Cache, Placement, PlacementQuery, Settings
 
 Floats = NDArray[np.float64]
 MS_PER_MIN = 60_000.0
+NO_HOP = Hop()
 # Iterations before counting: the first ones meet an empty queue.
 WARM_ITERATIONS = 4
 
@@ -53,6 +54,7 @@ def sellable(
     settings: Settings,
     cache: Cache,
     tokens: int,
+    hop: Hop = NO_HOP,
     requests: int = 1500,
 ) -> float:
     """Tokens per minute that the fleet prefills under an endless demand of prompts of `tokens` tokens; 0:
@@ -61,11 +63,12 @@ def sellable(
     Parameters
     ----------
     settings : its objective is ignored: less time means more refusals.
+    hop : between the stages of a pipeline.
     requests : number of placed requests; more give a more exact rate.
     """
-    if tokens > longest_prompt(fleet, latency, settings=settings, cache=cache):
+    if tokens > longest_prompt(fleet, latency, settings=settings, cache=cache, hop=hop):
         return 0.0
-    controller = Controller(fleet, latency, settings=_endless(settings), cache=cache)
+    controller = Controller(fleet, latency, settings=_endless(settings), cache=cache, hop=hop)
     at_ms, ends = 0.0, []
     for i in range(20 * requests):
         answer = controller.offer(PlacementQuery(id=i, tokens=tokens, arrival_ms=at_ms))
@@ -78,9 +81,12 @@ def sellable(
     return _rate(np.sort(np.array(ends)), controller.period_ms) * tokens
 
 
-def longest_prompt(fleet: Fleet, latency: LatencyModel, *, settings: Settings, cache: Cache) -> int:
+def longest_prompt(
+    fleet: Fleet, latency: LatencyModel, *, settings: Settings, cache: Cache, hop: Hop = NO_HOP
+) -> int:
     """The longest prompt, in tokens, that a bubble takes and whose KV cache fits the budget; 0: none."""
-    in_bubbles = Controller(fleet, latency, settings=_endless(settings), cache=cache).longest_tokens
+    controller = Controller(fleet, latency, settings=_endless(settings), cache=cache, hop=hop)
+    in_bubbles = controller.longest_tokens
     gpu_bytes = cache.token_bytes / fleet.pp_degree
     if gpu_bytes * in_bubbles <= cache.budget_bytes:
         return in_bubbles
@@ -109,29 +115,39 @@ def met(
     settings: Settings,
     cache: Cache,
     streams: Sequence[Stream],
+    hop: Hop = NO_HOP,
     requests: int = 1500,
     seed: int = 0,
 ) -> list[Met]:
-    """Results of each of `streams` while all of them arrive: Poisson arrivals, mixed.
+    """Results of each of `streams` while all of them arrive (`arrivals`).
 
-    The same seed gives the same arrivals. A stream without tokens per minute has no results.
+    A stream without tokens per minute has no results.
     """
-    rates = np.array([stream.tokens_per_min / stream.tokens / MS_PER_MIN for stream in streams])
     ttft: list[list[float]] = [[] for _ in streams]
     refused = [0] * len(streams)
-    if rates.sum() > 0:
-        random = np.random.default_rng(seed)
-        arrivals = np.cumsum(random.exponential(1 / rates.sum(), requests))
-        kinds = random.choice(len(streams), size=requests, p=rates / rates.sum())
-        controller = Controller(fleet, latency, settings=settings, cache=cache)
-        for i, (at_ms, kind) in enumerate(zip(arrivals.tolist(), kinds.tolist(), strict=True)):
-            stream = streams[kind]
-            deadline_ms = at_ms + stream.ttft_ms
-            answer = controller.offer(
-                PlacementQuery(id=i, tokens=stream.tokens, arrival_ms=at_ms, deadline_ms=deadline_ms)
-            )
-            if isinstance(answer, Placement):
-                ttft[kind].append(answer.ttft_ms)
-            else:
-                refused[kind] += 1
+    controller = Controller(fleet, latency, settings=settings, cache=cache, hop=hop)
+    for i, (at_ms, kind) in enumerate(arrivals(streams, requests, seed)):
+        stream = streams[kind]
+        deadline_ms = at_ms + stream.ttft_ms
+        answer = controller.offer(
+            PlacementQuery(id=i, tokens=stream.tokens, arrival_ms=at_ms, deadline_ms=deadline_ms)
+        )
+        if isinstance(answer, Placement):
+            ttft[kind].append(answer.ttft_ms)
+        else:
+            refused[kind] += 1
     return [Met(ttft_ms=np.array(t), refused=r) for t, r in zip(ttft, refused, strict=True)]
+
+
+def arrivals(streams: Sequence[Stream], requests: int, seed: int) -> list[tuple[float, int]]:
+    """(ms, number of the stream) of each request: Poisson arrivals of all streams, mixed.
+
+    The same seed gives the same arrivals; none if no stream has tokens per minute.
+    """
+    rates = np.array([stream.tokens_per_min / stream.tokens / MS_PER_MIN for stream in streams])
+    if rates.sum() <= 0:
+        return []
+    random = np.random.default_rng(seed)
+    at_ms = np.cumsum(random.exponential(1 / rates.sum(), requests))
+    kinds = random.choice(len(streams), size=requests, p=rates / rates.sum())
+    return list(zip(at_ms.tolist(), kinds.tolist(), strict=True))

@@ -9,19 +9,14 @@ from engine.job.prefill.adjacent_stages import gpus_of
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.controller import Controller
 from engine.prefill.handover import KvLink
+from engine.prefill.in_run import LAN_BYTES_PER_S, hand_over, with_waking
 from engine.prefill.index import Fleet
-from engine.prefill.latency import Hop, LatencyModel
 from engine.prefill.observed import ObservedCell, Op
 from engine.prefill.placement import Cache, Moved, Placement, PlacementQuery, Refusal, Settings
 from engine.prefill.slowdown import SlowDown
 from engine.schedule import Schedule
 from engine.serve.kv_pool import KvShape
 
-# A chunk's begin, and the end of an emulated one, come later than asked for: threads wake within this.
-WAKING_MS = 0.5
-LAN_BYTES_PER_S = 12.5e9  # of a link inside a data centre: 100 Gbit/s
-# From the end of a chunk on one stage until the next one's rank has its hidden states, beside their transfer.
-HOP_MS = 1.0
 OVERDUE_LOOK_MS = 20.0
 NOTHING = Moved()
 
@@ -60,10 +55,8 @@ class CoordinatorPlan:
     def __init__(
         self, gpus: TrainingGpus, settings: PrefillSettings, shape: KvShape, *, layers: int, token_bytes: int
     ) -> None:
-        model, self.degree = settings.latency.model, settings.pp_degree
-        waking_ms = WAKING_MS * self.degree  # each stage takes a part of what is said of all
-        self._latency = LatencyModel(a_ms=model.a_ms + waking_ms, b_ms=model.b_ms, c_ms=model.c_ms)
-        self._hop = Hop(fixed_ms=HOP_MS, token_ms=token_bytes / LAN_BYTES_PER_S * 1e3)
+        self.degree = settings.pp_degree
+        self._latency, self._hop = with_waking(settings.latency.model, self.degree), hand_over(token_bytes)
         self._settings, self._cells, self._stages = settings, gpus.cells, gpus.stages
         self._ops, self._since = list(gpus.ops), 0
         self._cell = ObservedCell(gpus.ops, stages=gpus.stages)

@@ -5,7 +5,8 @@ from functools import cache
 
 from engine.job.prefill.settings import PrefillSettings
 from engine.model.presets import PRESETS
-from engine.prefill.latency import LatencyModel, covering
+from engine.prefill.in_run import hand_over
+from engine.prefill.latency import Hop, LatencyModel, covering
 from engine.prefill.placement import Cache
 from engine.prefill.profiles import shipped
 from webapp.prefill.models import MOST_PROMPT_TOKENS
@@ -44,6 +45,13 @@ def cache_of(model: str, lan_gbps: float) -> Cache:
     shape = PRESETS[model]
     token_bytes = 2.0 * shape.layers * shape.kv_width * CACHE_BYTES
     return Cache(token_bytes=token_bytes, bytes_per_s=lan_gbps * 1e9 / 8)
+
+
+def hop_between_stages(model: str, served: PrefillSettings | None) -> Hop:
+    """How long the GPUs of a prompt take to hand its hidden states on; of a model that the engine does not
+    describe, without their transfer."""
+    width = 4 if served is not None and served.dtype == "fp32" else 2
+    return hand_over(PRESETS[model].hidden * width if model in PRESETS else 0)
 
 
 def cache_served(served: PrefillSettings, lan_gbps: float) -> Cache:

@@ -13,13 +13,14 @@ from engine.job.codes import OPS, PREFILL
 from engine.job.locations import dcs_of_pipelines
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.bubbles import Interval, TrainingPattern, joined
+from engine.prefill.in_run import with_waking
 from engine.prefill.index import Fleet
-from engine.prefill.latency import LatencyModel
+from engine.prefill.latency import Hop, LatencyModel
 from engine.prefill.placement import Cache, Settings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
 from webapp.live.models import PrefillCoordinator
-from webapp.prefill.catalogue import cache_of, cache_served, latencies
+from webapp.prefill.catalogue import cache_of, cache_served, hop_between_stages, latencies
 from webapp.prefill.served import settings_in
 
 # What requests meet where a run's job says nothing of it: guard before training ops, those that wait, least
@@ -34,6 +35,8 @@ class Cell:
     """The GPUs of one kind that a run has, or would have, in one data centre.
 
     serves : the run serves the model, or will when it trains; else it serves none, and its GPUs could.
+    latency, hop : of a prompt, and between the stages of its pipeline, as the run's coordinators count on
+        them.
     planned : it is queued and holds none yet.  until : when the run should end by its predicted iterations;
     None where it has not begun.
     """
@@ -43,6 +46,7 @@ class Cell:
     gpu_type: str
     fleet: Fleet
     latency: LatencyModel
+    hop: Hop
     cache: Cache
     settings: Settings
     serves: bool
@@ -168,12 +172,14 @@ def _cells(
         if pattern is None:
             continue
         time_left = timedelta(milliseconds=period_ms * max(0, run.steps - run.done))
+        fleet = _fleet(pattern, run.job.document)
         yield Cell(
             run=run,
             dc=dc,
             gpu_type=place[1],
-            fleet=_fleet(pattern, run.job.document),
-            latency=times[0],
+            fleet=fleet,
+            latency=with_waking(times[0], fleet.pp_degree),
+            hop=hop_between_stages(model, prefill),
             cache=times[1],
             settings=_settings(run.document),
             serves=serves,

@@ -99,7 +99,7 @@ def _live_cells(model: str, dc: DataCenter) -> list[_LiveCell]:
 
 
 def _controller(cell: Cell) -> Controller:
-    return Controller(cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache)
+    return Controller(cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache, hop=cell.hop)
 
 
 def _begun(live: list[_LiveCell]) -> dict[int, float]:

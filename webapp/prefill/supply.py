@@ -223,7 +223,7 @@ def _buyers(others: Sequence[tuple[Tenancy, float]]) -> tuple[list[str], list[St
 
 
 def _supply(cell: Cell, tokens: int) -> CellSupply:
-    how: dict[str, Any] = {"settings": cell.settings, "cache": cell.cache}
+    how: dict[str, Any] = {"settings": cell.settings, "cache": cell.cache, "hop": cell.hop}
 
     def figures() -> tuple[float, int]:
         rate = sellable(cell.fleet, cell.latency, **how, tokens=tokens)
@@ -259,7 +259,13 @@ def _met(running: Sequence[CellSupply], total: float, streams: Sequence[Stream])
         ]
         cell = row.cell
         answers = met(
-            cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache, streams=here, requests=each
+            cell.fleet,
+            cell.latency,
+            settings=cell.settings,
+            cache=cell.cache,
+            hop=cell.hop,
+            streams=here,
+            requests=each,
         )
         for part, answer in zip(parts, answers, strict=True):
             part.append(answer)

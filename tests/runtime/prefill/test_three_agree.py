@@ -1,6 +1,7 @@
 """Forecast, quote and live service say one thing of one trace on the same bubbles.
 
-The forecast is a replay, as the pages compute it. The quote is the coordinator's, asked before each request.
+There are two forecasts: a replay, as its pages compute it, and that of the supply page and the review. The
+quote is the coordinator's, asked before each request.
 The live service is the coordinator over a rank that trains as planned and runs each chunk in its time.
 """
 
@@ -12,10 +13,15 @@ import numpy as np
 import pytest
 
 from engine.inputs import parse
+from engine.prefill.bubbles import TrainingPattern
+from engine.prefill.in_run import LAN_BYTES_PER_S, WAKING_MS, hand_over, with_waking
+from engine.prefill.index import Fleet
+from engine.prefill.latency import LatencyModel
+from engine.prefill.placement import Cache, Settings
 from engine.prefill.replay import ReplayResult, replay
 from engine.prefill.request import ReplayRequest
+from engine.prefill.supply import Met, Stream, arrivals, met
 from engine.prefill.trace import Trace
-from engine.serve.coordinator_plan import LAN_BYTES_PER_S, WAKING_MS
 from engine.serve.prefill_wire import RunChunk
 from tests.runtime.prefill.test_coordinator import BUSY_MS, PERIOD_MS, SHAPE, Coordinator
 
@@ -133,3 +139,68 @@ def test_forecast_quote_and_live_service_agree(tmp_path: Any, gap_ms: float) -> 
     assert np.median(off_ms) < 1.0
     if gap_ms < 50:
         assert result.refused["queue_full"] > 0.05 * REQUESTS, "it asks for more than there is"
+
+
+SHORT, LONG = 16, 60  # tokens of the prompts of two tenants
+
+
+def supply_page(streams: list[Stream], pp_degree: int = 1, requests: int = REQUESTS) -> list[Met]:
+    """What the supply page and the review foretell of GPUs of `pp_degree` cells."""
+    pattern = TrainingPattern(period_ms=PERIOD_MS, busy=((((0.0, BUSY_MS),),),) * pp_degree, dc_of_stage=(0,))
+    return met(
+        Fleet(pattern=pattern, phase_ms=(0.0,), pp_degree=pp_degree, cells_of_pattern=pp_degree),
+        with_waking(LatencyModel(a_ms=1.0, b_ms=0.5, c_ms=0.0), pp_degree),
+        settings=Settings(guard_ms=GUARD_MS, queue=QUEUE, chunk_tokens=CHUNK),
+        cache=Cache(token_bytes=SHAPE.token_bytes * pp_degree, bytes_per_s=LAN_BYTES_PER_S),
+        hop=hand_over(4),  # bytes of the hidden states of a token in the coordinator of these tests
+        streams=streams,
+        requests=requests,
+    )
+
+
+def tenants(gap_ms: float) -> list[Stream]:
+    """Two that send a prompt every `gap_ms` together, as many short ones as long ones."""
+    return [Stream(tokens=t, tokens_per_min=60_000 / (2 * gap_ms) * t) for t in (SHORT, LONG)]
+
+
+@pytest.mark.parametrize("gap_ms", [90.0, 35.0], ids=["light", "over the supply"])
+def test_the_supply_page_foretells_what_is_then_promised(tmp_path: Any, gap_ms: float) -> None:
+    streams = tenants(gap_ms)
+    foretold = supply_page(streams)
+    at_ms, kinds = map(np.array, zip(*arrivals(streams, REQUESTS, 0), strict=True))
+    live = Live(tmp_path)
+    live.play(Trace(arrival_ms=at_ms, tokens=np.array([SHORT, LONG])[kinds]))
+    assert live.quoted == live.promised
+    for kind, tenant in enumerate(foretold):
+        promised = [ttft for number, ttft in live.promised.items() if kinds[number] == kind]
+        refused = np.count_nonzero(kinds == kind) - len(promised)
+        assert abs(refused - tenant.refused) <= 0.02 * REQUESTS
+        assert np.median(promised) == pytest.approx(np.median(tenant.ttft_ms), abs=2.0)
+        assert np.quantile(promised, 0.95) == pytest.approx(np.quantile(tenant.ttft_ms, 0.95), rel=0.1)
+    if gap_ms < 50:
+        assert sum(tenant.refused for tenant in foretold) > 0.05 * REQUESTS
+
+
+def test_a_forecast_counts_the_hand_overs_of_a_pipeline_as_a_quote_does(tmp_path: Any) -> None:
+    """Prompts so rare that none meets another: each alone takes what the coordinator says of it."""
+    streams, requests = tenants(2e6), 12
+    foretold = supply_page(streams, pp_degree=2, requests=requests)
+    coordinator = Coordinator(
+        tmp_path, cells=2, pp_degree=2, guard_ms=GUARD_MS, queue=QUEUE, chunk_tokens=CHUNK
+    )
+    quoted: list[list[float]] = [[], []]
+    for number, (at_ms, kind) in enumerate(arrivals(streams, requests, 0)):
+        now_ms = BEGIN_MS + at_ms
+        last = int(now_ms // PERIOD_MS)
+        for iteration in range(last - 4, last):
+            coordinator.trains(iteration)
+        if now_ms - last * PERIOD_MS > BUSY_MS:
+            coordinator.trains(last)
+        coordinator.now_ms = now_ms
+        coordinator.ask(f"q{number}", tokens=streams[kind].tokens, quote=True)
+        quoted[kind].append(coordinator.gateway.last().ttft_ms)
+    for kind, tenant in enumerate(foretold):
+        assert tenant.refused == 0
+        assert quoted[kind] == pytest.approx(tenant.ttft_ms.tolist(), abs=0.01)
+    without = with_waking(LatencyModel(a_ms=1.0, b_ms=0.5, c_ms=0.0), 2).ms(SHORT)
+    assert min(foretold[0].ttft_ms) > without + hand_over(4).ms(SHORT) - 1e-6
