@@ -44,6 +44,14 @@ class SwapForm(DesignForm, ModelFields):
     )
     host_to_device_gb_s = of_swap("gpu.host_to_device_gb_s", label="Host-to-device bandwidth, GB/s")
     mfu = of_swap("mfu", label="MFU", required=True, initial=DEFAULT_MFU)
+    block_gap_ms = of_swap(
+        "block_gap_s",
+        scale=1e3,
+        required=False,
+        label="Gaps between kernels, ms",
+        help_text="Of a block, both passes of a mini-batch: gap_s of meridian profile --swap. The MFU "
+        "then counts kernels alone. Leave empty to count none.",
+    )
     dtype_bytes = of_swap("dtype_bytes", label="Numbers", words={4: "4 bytes", 2: "2 bytes"})
     recompute = of_swap("recompute")
     accumulation = of_swap("accumulation", help_text="Mini-batches per step. Leave empty for the fewest.")
@@ -66,7 +74,7 @@ class SwapForm(DesignForm, ModelFields):
 
     layout = [
         ("Model", "", [*MODEL_FIELDS, "micro_batch", "dtype_bytes", "recompute"]),
-        ("GPU", "", ["gpu", "memory_gib", "host_to_device_gb_s", "mfu"]),
+        ("GPU", "", ["gpu", "memory_gib", "host_to_device_gb_s", "mfu", "block_gap_ms"]),
         ("Swapping", "", ["accumulation", "resident", "gradients"]),
         ("Fleet", "", ["workers", "global_batch", "allreduce_gbps"]),
         ("Compared with pipelines", "", ["stages", "microbatches", "mbps"]),
@@ -82,6 +90,8 @@ class SwapForm(DesignForm, ModelFields):
         document: dict[str, Any] = {"gpu": gpu, **{name: values[name] for name in always}}
         optional = ("accumulation", "workers", "global_batch", "allreduce_gbps")
         document |= {name: values[name] for name in optional if values[name] is not None}
+        if values["block_gap_ms"]:
+            document["block_gap_s"] = values["block_gap_ms"] / 1e3
         if values["stages"] and values["microbatches"] and values["mbps"]:
             document["compare"] = {
                 "stages": values["stages"],
@@ -95,7 +105,8 @@ class SwapForm(DesignForm, ModelFields):
 
     def take_input_error(self, error: InputError) -> None:
         """The catalogue's GPU and its own memory are two fields here."""
-        field = {"gpu.memory_bytes": "memory_gib", "gpu.name": "gpu"}.get(error.field, error.field)
+        names = {"gpu.memory_bytes": "memory_gib", "gpu.name": "gpu", "block_gap_s": "block_gap_ms"}
+        field = names.get(error.field, error.field)
         super().take_input_error(InputError(field, error.value, error.allowed))
 
 
@@ -108,7 +119,14 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
         return []
     fleet, steps = answer["fleet"] or {}, answer["accumulation"]
     facts = [
-        Fact(label="Utilization", value=f"{100 * answer['utilization']:.1f}", unit="%", beside="of a step"),
+        Fact(
+            label="Utilization",
+            value=f"{100 * answer['utilization']:.1f}",
+            unit="%",
+            beside="of a step"
+            if (kernels := answer.get("kernel_utilization")) is None
+            else f"of a step; kernels {100 * kernels:.1f} %",
+        ),
         Fact(
             label="Step",
             value=f"{answer['step_s']:,.3f}",
@@ -162,6 +180,11 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
                 Column(label="Memory", key="memory_bytes", unit="GiB", decimals=3, scale=1 / GIB),
                 Column(label="Forward", key="forward_s", unit="ms", decimals=1, scale=1e3, wide=True),
                 Column(label="Backward", key="backward_s", unit="ms", decimals=1, scale=1e3),
+                *(
+                    [Column(label="Gaps", key="gap_s", unit="ms", decimals=1, scale=1e3)]
+                    if "kernel_utilization" in answer
+                    else []
+                ),
                 Column(label="Load", key="load_s", unit="ms", decimals=1, scale=1e3),
             ],
         )

@@ -28,7 +28,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubModel:
-    """Layers `first` to `last`, both included; memory, times and bytes are sums over them."""
+    """Layers `first` to `last`, both included; memory, times and bytes are sums over them.
+
+    forward_s and backward_s are those of its kernels and, together, `gap_s` between them.
+    """
 
     first: int
     last: int
@@ -37,6 +40,7 @@ class SubModel:
     backward_s: float
     load_s: float
     parameter_bytes: float
+    gap_s: float = 0.0
 
 
 def sub_models(layers: Sequence[Layer], firsts: Sequence[int]) -> tuple[SubModel, ...]:
@@ -57,4 +61,5 @@ def _joined(run: Sequence[Layer], first: int) -> SubModel:
         backward_s=total(layer.backward_s for layer in run),
         load_s=total(layer.load_s for layer in run),
         parameter_bytes=total(layer.parameter_bytes for layer in run),
+        gap_s=total(layer.gap_s for layer in run),
     )

@@ -86,6 +86,7 @@ def _rates(request: SwapRequest, device: Device) -> Rates:
         sequences=request.micro_batch,
         recompute=request.recompute,
         gradients_in_layer=request.gradients == "host",
+        block_gap_s=request.block_gap_s,
     )
 
 

@@ -24,6 +24,7 @@ class Rates:
 
     recompute : the backward pass runs the forward pass again.
     gradients_in_layer : a layer's gradients are part of its memory (they leave the device with it).
+    block_gap_s : seconds between the kernels of a block, of both passes of a mini-batch together.
     """
 
     flops_per_s: float
@@ -32,6 +33,7 @@ class Rates:
     sequences: int
     recompute: bool
     gradients_in_layer: bool
+    block_gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,17 @@ class Operator:
     mask_bytes: int
     edge: int
 
+    @property
+    def in_block(self) -> bool:
+        """Whether it is one of the five layers of a block."""
+        return self.name.startswith("block ")
+
 
 def layers_of(model: Transformer, rates: Rates) -> list[Layer]:
-    """The chain of layers of `model`, from the embedding to the output matrix."""
+    """The chain of layers of `model`, from the embedding to the output matrix.
+
+    A layer of a block takes as long as its kernels and its share of the block's gaps.
+    """
     return [_layer(operator, rates) for operator in operators(model)]
 
 
@@ -142,15 +152,20 @@ def _block(model: Transformer, name: str) -> Iterator[Operator]:
 def _layer(operator: Operator, rates: Rates) -> Layer:
     parameter_bytes = operator.parameters * rates.dtype_bytes
     forward_s = operator.flops * rates.sequences / rates.flops_per_s
+    backward_over_forward = BACKWARD_OVER_FORWARD + rates.recompute
+    # As many kernels run in a backward pass as in so many forward passes, and each has a gap before it.
+    gap_s = rates.block_gap_s / LAYERS_PER_BLOCK if operator.in_block else 0.0
+    forward_gap_s = gap_s / (1 + backward_over_forward)
     copies = 2 if rates.gradients_in_layer else 1
     return Layer(
         name=operator.name,
         memory_bytes=copies * parameter_bytes + (_stored_bytes(operator, rates) if rates.recompute else 0.0),
-        forward_s=forward_s,
-        backward_s=(BACKWARD_OVER_FORWARD + rates.recompute) * forward_s,
+        forward_s=forward_s + forward_gap_s,
+        backward_s=backward_over_forward * (forward_s + forward_gap_s),
         load_s=parameter_bytes / rates.host_bytes_per_s,
         cut_bytes=operator.edge * rates.sequences * rates.dtype_bytes,
         parameter_bytes=parameter_bytes,
+        gap_s=gap_s,
     )
 
 

@@ -141,7 +141,11 @@ class CompareInput(Document):
 
 
 class SwapRequest(Document):
-    """A validated swap request."""
+    """A validated swap request.
+
+    block_gap_s : of a model, seconds between the kernels of a block, of both passes of a mini-batch together.
+        FLOPs at `mfu` then are the time of the kernels alone.
+    """
 
     model: AnyModel | None = None
     layers: Layers | None = None
@@ -153,6 +157,7 @@ class SwapRequest(Document):
     dtype_bytes: Literal[2, 4, 8] = 4
     mfu: Number | None = Field(default=None, ge=1e-6, le=1)
     recompute: Flag = True
+    block_gap_s: Seconds = 0.0
     workers: Annotated[Count, Field(le=MOST_WORKERS)] | list[WorkersInput] | None = None
     global_batch: Count | None = Field(default=None, le=10**12)
     allreduce_gbps: Positive | None = Field(default=None, ge=1e-6)
@@ -191,7 +196,7 @@ class SwapRequest(Document):
         return [item.gpu for item in self.workers] if isinstance(self.workers, list) else []
 
     def _of_layers(self, layers: list[LayerInput]) -> None:
-        for name in ("micro_batch", "dtype_bytes", "mfu", "recompute"):
+        for name in ("micro_batch", "dtype_bytes", "mfu", "recompute", "block_gap_s"):
             if name in self.model_fields_set:
                 raise InputError(name, getattr(self, name), "applies to a model: layers have their own times")
         if isinstance(self.workers, list):

@@ -65,9 +65,14 @@ class SwapResult:
         return NUMBERS_PER_PARAMETER * math.fsum(layer.parameter_bytes for layer in self.layers)
 
     @property
+    def gaps_s(self) -> float:
+        """Seconds between kernels in both passes of one mini-batch."""
+        return math.fsum(layer.gap_s for layer in self.layers)
+
+    @property
     def kernel_utilization(self) -> float | None:
         """Share of a step in which a kernel runs, as nvidia-smi counts it (Fig. 15); None without gaps."""
-        gaps_s = math.fsum(layer.gap_s for layer in self.layers)
+        gaps_s = self.gaps_s
         if self.step is None or not gaps_s:
             return None
         return (self.step.busy_s - self.step.accumulation * gaps_s) / self.step.step_s
@@ -76,13 +81,20 @@ class SwapResult:
         """One step, in seconds from its start; empty if there is no partition."""
         return self.step.spans(self.subs) if self.step else []
 
+    def _as_dict(self, sub: SubModel) -> dict[str, Any]:
+        """A sub-model, with its gaps if any layer has some."""
+        fields = asdict(sub)
+        if not self.gaps_s:
+            del fields["gap_s"]
+        return fields
+
     def as_dict(self) -> dict[str, Any]:
         """The output of `meridian swap`."""
         step, fleet = self.step, self.fleet
         fields = {
             "feasible": self.feasible,
             "reason": self.reason,
-            "sub_models": [asdict(sub) for sub in self.subs],
+            "sub_models": [self._as_dict(sub) for sub in self.subs],
             "cut_bytes": self.cut_bytes,
             "edge_bytes": self.edge_bytes,
             "host_bytes": self.host_bytes,

@@ -1,6 +1,5 @@
 """The result of a swap run: measurements of the workers, and the planner's prediction."""
 
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -71,7 +70,7 @@ def _swap(plan: SwapPlan, stats: list[dict[str, Any]], journal: Journal) -> dict
     return {
         "feasible": planned.feasible,
         "reason": planned.reason,
-        "sub_models": [asdict(sub) for sub in planned.subs],
+        "sub_models": planned.as_dict()["sub_models"],
         "accumulation": planned.accumulation,
         "loads_per_step": planned.loads_per_step,
         "gradients": planned.gradients,
