@@ -43,9 +43,13 @@ class Shape:
         """By rank, those in reserve included."""
         return (*(dc for dcs in self.dcs_of_pipeline for dc in dcs), *self.reserve)
 
+    def in_reserve(self, rank: int) -> bool:
+        """Whether a rank has no place at launch. A run with a reserve has no tensor parallelism."""
+        return bool(self.reserve) and rank >= self.ranks
+
     def place_of(self, rank: int) -> tuple[int, int, int]:
         """Pipeline and stage of any rank, and its number among those that compute the stage."""
-        shard, lane = (0, rank) if self.reserve else divmod(rank, self.ranks)
+        shard, lane = (0, rank) if self.in_reserve(rank) else divmod(rank, self.ranks)
         pipeline, stage = divmod(lane, self.stages)
         return pipeline, stage, shard
 

@@ -6,6 +6,7 @@ import pytest
 
 from engine.job.domains import domains_in
 from engine.job.job import TrainJob
+from engine.job.shape import shape_of
 from tests.runtime.jobs import job
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import _gpus_by_domain
@@ -35,7 +36,7 @@ def test_the_replicas_of_a_domain_are_on_one_node(
 ) -> None:
     """Two of the three stages are in the north."""
     of = on_rails(pipelines, gpus, hb_domain)
-    at = _gpus_by_domain(of.to_document(), idle(rooms, pipelines))
+    at = _gpus_by_domain(of.to_document(), shape_of(of.to_document()), idle(rooms, pipelines))
     assert sorted(at) == list(range(3 * pipelines))
     assert len({(node.pk, gpu) for node, gpu in at.values()}) == 3 * pipelines, "a GPU for each rank"
     domains = domains_in(of, 0)
@@ -46,6 +47,6 @@ def test_the_replicas_of_a_domain_are_on_one_node(
 
 def test_without_room_a_domain_is_split_and_every_rank_has_a_gpu() -> None:
     of = on_rails(4, 8, 4)
-    at = _gpus_by_domain(of.to_document(), idle([3, 3, 2], 4))
+    at = _gpus_by_domain(of.to_document(), shape_of(of.to_document()), idle([3, 3, 2], 4))
     used = Counter(node.name for node, _ in at.values())
     assert used == {"north-0": 3, "north-1": 3, "north-2": 2, "south": 4}

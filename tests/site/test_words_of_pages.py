@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from tests.site.world import make_dc
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.matrix import most_linked
-from webapp.jobs.models import Run, Status, lane_of
+from webapp.jobs.models import Job, Run, Status, lane_of
 from webapp.live.payload import run_entry
 
 
 @given(st.integers(0, 5000), st.integers(1, 100), st.integers(1, 50))
 def test_a_lane_names_exactly_one_rank(rank: int, stages: int, pipelines: int) -> None:
-    parts = {part[0]: int(part[1:]) for part in lane_of(rank, stages, pipelines).split()}
+    job = Job(document={"cell": {"stages": stages, "pipelines": pipelines, "tp": 8}})
+    parts = {part[0]: int(part[1:]) for part in lane_of(rank, job).split()}
     pipeline, stage, shard = parts["P"], parts["S"], parts.get("T", 1)
     assert ((shard - 1) * pipelines + pipeline - 1) * stages + stage - 1 == rank
     assert 1 <= stage <= stages

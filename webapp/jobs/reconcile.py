@@ -345,7 +345,7 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
     shape = shape_of(run.job.document)
     ranks = list(run.ranks.select_related("node", "dc").order_by("rank"))
     # A GPU that left the reserve is out of the run for good.
-    ranks = [rank for rank in ranks if rank.rank < shape.ranks or rank.state not in RANK_OVER]
+    ranks = [rank for rank in ranks if not shape.in_reserve(rank.rank) or rank.state not in RANK_OVER]
     return LaunchSpec(
         run=str(run.pk),
         generation=run.generation,
@@ -363,7 +363,7 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
                 gpu=rank.gpu,
             )
             for rank in ranks
-            if rank.rank < shape.ranks
+            if not shape.in_reserve(rank.rank)
         ),
         reserve=tuple(
             gpu_in_reserve(
@@ -375,7 +375,7 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
                 gpu=rank.gpu,
             )
             for rank in ranks
-            if rank.rank >= shape.ranks
+            if shape.in_reserve(rank.rank)
         ),
         local=tuple(rank.rank for rank in ranks if rank.node_id == node.pk),
         rendezvous_host=ranks[0].node.host,
