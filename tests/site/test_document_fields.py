@@ -9,10 +9,13 @@ from django import forms
 from django.core.exceptions import ValidationError
 from pydantic import Field
 
-from engine.inputs import MOST_WHOLE, Count, Document, Flag, NonNegative, Positive
+from engine.inputs import MOST_WHOLE, Count, Document, Flag, NonNegative, Number, Positive
 from webapp.common.document_fields import document_field, limits_of
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+Share = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class Part(Document):
@@ -28,6 +31,7 @@ class Whole(Document):
     nbytes: Literal[2, 4] = 4
     name: Annotated[str, Field(min_length=1, max_length=5)] | None = None
     on: Flag = True
+    both: tuple[Share, Share] = (0.9, 0.999)
     part: Part | None = None
 
 
@@ -50,6 +54,7 @@ def takes(field: forms.Field, value: Any) -> bool:
         ("kind", {"words": {"b": "B"}, "empty": "As it is"}, ["b", ""], ["a"]),
         ("nbytes", {}, ["2", "4"], ["8"]),
         ("name", {}, ["12345", ""], ["123456", "\0"]),
+        ("both.1", {}, ["0", "0.999"], ["1", "-0.1", ""]),
         ("part.ratio", {}, ["0.01", "10"], ["0", "10.1", "nan", "1e400"]),
         ("part.ratio", {"scale": 100, "whole": True}, ["1", "1000"], ["0", "1001"]),
         ("part.wait_s", {}, ["60", "1e-300"], ["0", "-1", "61"]),

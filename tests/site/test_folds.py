@@ -49,11 +49,21 @@ def test_what_is_folded_opens_where_it_is_wrong_or_not_as_it_was(world: World) -
 
 def test_a_launch_says_what_is_set_in_what_it_folds(world: World) -> None:
     form = world.client("operator").get(f"/plans/{world.plan.pk}/launch/0/").context["form"]
-    assert list(folds(form)) == ["Training", "Schedule", "Checkpoints", "Failures", "Trackers", "Prefill"]
+    assert list(folds(form)) == [
+        "Training",
+        "Optimizer",
+        "Schedule",
+        "Checkpoints",
+        "Failures",
+        "Trackers",
+        "Prefill",
+    ]
     said = {title: section["said"] for title, section in folds(form).items()}
     empty = {title for title, text in said.items() if text == "none"}
     assert empty == {"Checkpoints", "Failures", "Trackers", "Prefill"}
     assert "Learning rate: 0.001; Seed: 0; Number format: fp32; Microbatches: 4" in said["Training"]
+    assert said["Optimizer"].startswith("Decay of the learning rate: Constant; Warm-up, iterations: 0")
+    assert "β₂ of AdamW: 0.999" in said["Optimizer"]
     assert said["Schedule"].startswith("Policy: Atlas"), said["Schedule"]
     assert not any(section["open"] for section in folds(form).values())
 
@@ -65,6 +75,11 @@ def test_a_refused_launch_opens_what_is_wrong_and_says_the_rest(world: World) ->
     assert {title for title, section in found.items() if section["open"]} == {"Prefill"}
     assert found["Checkpoints"]["said"] == "Checkpoint location: /saved; Checkpoint interval, iterations: 5"
     assert found["Failures"]["said"].startswith("Restarts per hour: 4")
+
+
+def test_a_checkpoint_to_continue_from_is_said_without_any_of_its_own(world: World) -> None:
+    form = launch(world, resume="/saved/step-5", steps=0).context["form"]
+    assert folds(form)["Checkpoints"]["said"] == "Continue from: /saved/step-5"
 
 
 def test_every_policy_is_chosen_by_its_name_and_a_sentence() -> None:

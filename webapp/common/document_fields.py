@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, MaxLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
 from django import forms
 from django.core.exceptions import ValidationError
 from pydantic import BaseModel
@@ -25,12 +25,23 @@ class MoreThan:
             raise ValidationError(f"Enter a number greater than {self.bound:g}.", code="min_value")
 
 
+@dataclass(frozen=True, slots=True)
+class LessThan:
+    """Refuses a number that is not less than `bound`."""
+
+    bound: float
+
+    def __call__(self, value: float) -> None:
+        if not value < self.bound:
+            raise ValidationError(f"Enter a number less than {self.bound:g}.", code="max_value")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a document takes in a field.
 
     kind : int, float, str or bool.
-    least, most : both allowed; None: none.  above : less than any that is allowed; None: none.
+    least, most : both allowed; None: none.  above, below : neither allowed; None: none.
     longest : most characters.  choices : all that is allowed; empty: anything of the kind.
     optional : whether it may be left out with nothing in its place.  default : where it is left out.
     """
@@ -39,6 +50,7 @@ class Limits:
     least: float | None
     most: float | None
     above: float | None
+    below: float | None
     longest: int | None
     choices: tuple[Any, ...]
     optional: bool
@@ -64,7 +76,7 @@ def document_field(
 
     Parameters
     ----------
-    path : of the document's field: ``optimizer.lr``.
+    path : of the document's field: ``optimizer.lr``; of one of a few numbers with its index: ``betas.0``.
     scale : what a number of the document is multiplied by in the form: 100 for a share in per cent.
     whole : the form takes whole numbers only, whatever the document takes.
     least, most : a narrower range of the form's own, in the form's unit.
@@ -96,7 +108,10 @@ def limits_of(model: type[BaseModel], path: str) -> Limits:
     first, _, rest = path.partition(".")
     info = model.model_fields[first]
     parts = [*info.metadata, *_parts(info.annotation)]
-    if rest:
+    default: Any = None if info.is_required() else info.get_default(call_default_factory=False)
+    if rest.isdecimal():  # of a tuple
+        parts, default = list(_parts(get_args(info.annotation)[int(rest)])), default[int(rest)]
+    elif rest:
         inner = rest.partition(".")[0]
         models = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
         owner = next((one for one in models if inner in one.model_fields), None)
@@ -108,10 +123,11 @@ def limits_of(model: type[BaseModel], path: str) -> Limits:
         least=max((_bound(part.ge) for part in parts if isinstance(part, Ge)), default=None),
         most=min((_bound(part.le) for part in parts if isinstance(part, Le)), default=None),
         above=max((_bound(part.gt) for part in parts if isinstance(part, Gt)), default=None),
+        below=min((_bound(part.lt) for part in parts if isinstance(part, Lt)), default=None),
         longest=min((part.max_length for part in parts if isinstance(part, MaxLen)), default=None),
         choices=next((part for part in parts if isinstance(part, tuple)), ()),
         optional=NoneType in parts,
-        default=None if info.is_required() else info.get_default(call_default_factory=False),
+        default=default,
     )
 
 
@@ -162,12 +178,15 @@ def _number(
     low, high = _plain(low), _plain(high)
     if whole:
         return forms.IntegerField(min_value=low, max_value=high, **kwargs)
+    bounds: dict[str, MoreThan | LessThan] = {}
     if limits.above is not None and (low is None or low <= limits.above * scale):
-        bound = limits.above * scale
-        field = forms.FloatField(max_value=high, validators=[MoreThan(bound)], **kwargs)
-        field.widget.attrs.setdefault("min", f"{bound:g}")
-        return field
-    return forms.FloatField(min_value=low, max_value=high, **kwargs)
+        low, bounds["min"] = None, MoreThan(limits.above * scale)
+    if limits.below is not None and (high is None or high >= limits.below * scale):
+        high, bounds["max"] = None, LessThan(limits.below * scale)
+    field = forms.FloatField(min_value=low, max_value=high, validators=list(bounds.values()), **kwargs)
+    for end, check in bounds.items():
+        field.widget.attrs.setdefault(end, f"{check.bound:g}")
+    return field
 
 
 def _plain(number: float | None) -> Any:

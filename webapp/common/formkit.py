@@ -24,11 +24,13 @@ class Sectioned(forms.BaseForm):
     FIELD_OF : the form's field for a section or a field of the engine's document, if its name differs.
     FOLDED : sections that are folded away: title → the line under which they are. Under a line of its own
         title a section says there what is set in it.
+    ALONE : fields that mean something without the first field of their section.
     """
 
     layout: list[Section] = []
     FOLDED: ClassVar[dict[str, str]] = {}
     FIELD_OF: ClassVar[dict[str, str]] = {}
+    ALONE: ClassVar[tuple[str, ...]] = ()
 
     @property
     def sections(self) -> list[dict[str, Any]]:
@@ -50,11 +52,17 @@ class Sectioned(forms.BaseForm):
         for group in (one for one in groups if "fold" in one):
             fields = [field for part in group["parts"] for field in part["fields"]]
             says = group["fold"] == group["parts"][0]["title"]
-            group["said"] = _set_in(fields) if says else ""
+            group["said"] = self._set_in(fields) if says else ""
             group["open"] = any(field.errors for field in fields) or (
                 not says and any(map(_is_changed, fields))
             )
         return groups
+
+    def _set_in(self, fields: list[forms.BoundField]) -> str:
+        """What is set in the fields of a section, in a line."""
+        if _is_empty(fields[0].value()):
+            fields = [field for field in fields if field.name in self.ALONE]
+        return "; ".join(filter(None, map(_set_to, fields))) or "none"
 
     def take_errors(self, error: ValidationError) -> None:
         """Show a service's ValidationError: at its fields where the form has them, else on top."""
@@ -83,13 +91,6 @@ def _is_changed(field: forms.BoundField) -> bool:
     """Whether a field holds something else than in a new form."""
     first, value = field.field.initial, field.value()
     return value != first and field.field.has_changed(first, value)
-
-
-def _set_in(fields: list[forms.BoundField]) -> str:
-    """What is set in the fields of a section, in a line; nothing is where the first of them is left empty."""
-    if _is_empty(fields[0].value()):
-        return "none"
-    return "; ".join(filter(None, map(_set_to, fields)))
 
 
 def _is_empty(value: Any) -> bool:

@@ -14,6 +14,7 @@ from webapp.common.document_fields import document_field
 from webapp.jobs.check import Check
 from webapp.jobs.forms import JobForm
 from webapp.jobs.models import CheckpointStatus, Job, Run
+from webapp.jobs.optimizer_fields import SCHEDULE, with_optimizer
 from webapp.planning.document import site_job
 
 MOST_OFFERED = 50  # checkpoints of a run that a form lists
@@ -69,8 +70,8 @@ class CloneForm(JobForm):
         chosen = self._offered.get(cleaned["resume"])
         values = super()._checkpoints(cleaned) | {"persistence.resume": chosen.where if chosen else None}
         if chosen:
-            schedule = dict(value_at(self.old, "optimizer.lr_schedule", {}))
-            values["optimizer.lr_schedule"] = {**schedule, "on_resume": cleaned["on_resume"] or "rebuild"}
+            schedule = value_at(with_optimizer(self.old, cleaned), SCHEDULE, {})
+            values[SCHEDULE] = {**schedule, "on_resume": cleaned["on_resume"] or "rebuild"}
         return values
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:

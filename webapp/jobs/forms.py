@@ -23,6 +23,7 @@ from webapp.inventory.selectors import pools
 from webapp.jobs.dry import dry_run_document
 from webapp.jobs.gpu_inventory import GpuOfRank
 from webapp.jobs.models import Priority
+from webapp.jobs.optimizer_fields import OPTIMIZER, OptimizerFields, optimizer_values, with_optimizer
 from webapp.planning.data_fields import PATH_OF, DataFields, absolute, of_job, vocabulary_field
 from webapp.planning.document import site_job
 
@@ -123,7 +124,7 @@ def _most_layers(document: dict[str, Any], team: Team) -> int | None:
         return None
 
 
-class JobForm(Sectioned, DataFields):
+class JobForm(Sectioned, OptimizerFields, DataFields):
     """Everything that is not here stays as it is in `old`; `document` is what a valid form asks for.
 
     dry : what a launch would meet (webapp/jobs/dry.py): of the document `old`, then of what is asked for;
@@ -329,6 +330,7 @@ class JobForm(Sectioned, DataFields):
                 *("validation_every", "validation_prepared"),
             ],
         ),
+        ("Optimizer", "AdamW", list(OPTIMIZER)),
         (
             "Schedule",
             "",
@@ -343,9 +345,8 @@ class JobForm(Sectioned, DataFields):
             [_prefill_field(path) for path in PREFILL],
         ),
     ]
-    FOLDED: ClassVar = {
-        title: title for title in ("Training", "Schedule", "Checkpoints", "Failures", "Trackers", "Prefill")
-    }
+    FOLDED: ClassVar = {title: title for title, _, _ in layout[2:]}
+    ALONE: ClassVar = ("resume",)
     FIELD_OF: ClassVar = {
         "recovery": "recoveries",
         "adapt": "adapt_percent",
@@ -386,6 +387,7 @@ class JobForm(Sectioned, DataFields):
         saves, held_out, failures = old.persistence.checkpoint, old.data.validation, old.failures
         values = {name: attrgetter(PATHS[name])(old) for name in self.CHANGED if name in PATHS}
         values |= {name: value_at(document, path) for name, path in FILES.items()}
+        values |= optimizer_values(old)
         values["all_reduce"] = value_at(document, "cell.all_reduce", "").replace("ring", "")
         if saves:
             values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
@@ -466,7 +468,7 @@ class JobForm(Sectioned, DataFields):
                 self.add_error(None, f"{check['name']}: {check['text']}")
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        document = self.old
+        document = with_optimizer(self.old, cleaned)
         if "policy" in cleaned and cleaned["policy"] != document["strategy"]["policy"]:
             document = changed(document, {PATHS[name]: value for name, value in POLICY_RULES.items()})
         values = {
