@@ -271,7 +271,8 @@ class PlanForm(Sectioned, ModelFields, DataFields):
         team_field(self, user)
         key_field(self)
         self.user = user
-        self.preview_on(**dict.fromkeys(("partitions", "tp", "cp", "ep", "model_micro_batch"), "change"))
+        layout = ("partitions", "tp", "cp", "ep", "model_micro_batch", "microbatches")
+        self.preview_on(**dict.fromkeys((*layout, "datacenters", "device"), "change"))
         counted = Prefetch("pools", queryset=GpuPool.objects.with_counts().order_by("gpu_type"))
         offered = DataCenter.objects.visible_to(user).prefetch_related(counted)
         self.fields["datacenters"].queryset = offered  # type: ignore[attr-defined]

@@ -44,6 +44,7 @@ from webapp.planning.plan_tables import (
     side_by_side,
 )
 from webapp.planning.refinement import refinement_of
+from webapp.planning.room import room_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.services.refinements import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
@@ -122,6 +123,7 @@ def plan_model(request: HttpRequest) -> HttpResponse:
         context |= {"figures": figures, "assumed": assumed}
         if layout is not None:
             context |= {**layout, "memory_bytes": memory_for(values["model"], **layout)}
+            context["room"] = room_of(request.user, request.POST, values["model"], layout)
     return render(request, "planning/model_figures.html", context)
 
 
