@@ -65,6 +65,8 @@ class SamplePreviewer:
         try:
             samples, error = self._read(job, dc)
             self._say(preview, samples, error)
+        except subprocess.TimeoutExpired:
+            self._say(preview, error="The process that read the data did not end in time, and was killed")
         except Exception as failure:  # whatever it was, the page that asks is told
             log.exception("preview %s failed", preview)
             self._say(preview, error=f"The samples could not be read: {failure}")

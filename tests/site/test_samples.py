@@ -1,9 +1,11 @@
 """The first samples on a launch form: asked of the node that would read them, shown to who asked."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 from django.utils import timezone
 
 from engine.job.changed import changed
@@ -14,6 +16,7 @@ from webapp.inventory.dispatch import BrokerDown
 from webapp.inventory.models import Node, SamplePreview
 from webapp.jobs.samples import preview_of
 from webapp.live.services import take_in
+from workers.tasks import register
 
 
 class Agents:
@@ -68,6 +71,20 @@ def test_the_node_of_the_first_stage_is_asked_for_what_the_form_says(
         "reads": "Text: /data/books."
     }
     assert not world.plan.jobs.exists(), "nothing is launched"
+
+
+def test_the_agent_knows_what_it_is_asked(
+    world: Any, agents: Agents, django_capture_on_commit_callbacks: Any
+) -> None:
+    world.hear()
+    ask(world, django_capture_on_commit_callbacks)
+    ((_, kwargs),) = agents.asked
+    app, started = Celery("agent", set_as_current=False), list[tuple[Any, ...]]()
+    previewer: Any = SimpleNamespace(start=lambda *given: started.append(given))
+    parts: list[Any] = [None] * 3
+    register(app, *parts, previewer)
+    app.tasks[services.samples.TASK](**kwargs)
+    assert started == [(kwargs["preview"], kwargs["job"], kwargs["dc"])]
 
 
 def test_samples_are_shown_escaped_and_the_page_asks_until_they_are_there(
