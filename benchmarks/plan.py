@@ -30,6 +30,13 @@ JOB = {
     "activation_bytes": 33_554_432,
 }
 ONE_LAYOUT = {"model": "llama-3-8b", "partitions": 32, "microbatches": 60}
+BALANCED = {
+    "model": "llama-3-70b",
+    "partitions": 40,
+    "tp": 8,
+    "microbatches": 60,
+    "layers_per_stage": "balanced",
+}
 TWELVE_LAYOUTS = {
     "model": "llama-3-70b",
     "partitions": [20, 40, 80],
@@ -39,12 +46,16 @@ TWELVE_LAYOUTS = {
 
 
 def document(gpus: tuple[int, ...], method: str, job: dict[str, Any] = JOB) -> dict[str, Any]:
-    """Data centres of `gpus` GPUs; links of 5 Gbps between all, latencies that repeat."""
+    """Data centres of `gpus` GPUs; links of 5 Gbps between all, latencies that repeat.
+
+    If layers are to be balanced, every other data centre has V100s.
+    """
+    types = ("a100-80g", "v100") if job.get("layers_per_stage") == "balanced" else ("a100-80g",)
     names = [f"dc{i}" for i in range(len(gpus))]
     return {
         "datacenters": [
-            {"name": name, "gpus": n, "gpu_type": "a100-80g", "price_per_gpu_hour": 3.4}
-            for name, n in zip(names, gpus, strict=True)
+            {"name": name, "gpus": n, "gpu_type": gpu_type, "price_per_gpu_hour": 3.4}
+            for name, n, gpu_type in zip(names, gpus, itertools.cycle(types))
         ],
         "links": [
             {
@@ -103,7 +114,8 @@ def main() -> None:
     report("Algorithm 1", lambda: computation(even, "algorithm1"), 0.1, REPEATS)
     report("what-if, 5 × 600", lambda: computation(even, "search", what_if=True), 0.2, REPEATS)
     report("what-if, 600 … 200", lambda: computation(SIZES, "search", what_if=True), 0.2, REPEATS)
-    for layouts, job in (("one layout", ONE_LAYOUT), ("12 layouts", TWELVE_LAYOUTS)):
+    jobs = {"one layout": ONE_LAYOUT, "12 layouts": TWELVE_LAYOUTS, "balanced": BALANCED}
+    for layouts, job in jobs.items():
         for gpus in (even, SIZES):
 
             def asked(gpus: tuple[int, ...] = gpus, job: dict[str, Any] = job) -> tuple[float, float]:

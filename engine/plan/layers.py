@@ -10,6 +10,7 @@ GPUs first.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -57,10 +58,9 @@ def spread(layers: int, microbatches: int, times: Linear, most: Counts) -> tuple
     held, most = _distinct(np.minimum(most, layers - len(times.fixed) + 1), layers)
     if not held.size:
         return None
-    kinds, count = np.unique(np.stack([times.each, times.fixed, *most]), axis=1, return_counts=True)
-    stages = _Kinds(each=kinds[0], fixed=kinds[1], most=kinds[2:], count=count)  # the fastest first
-    slowest = stages.slowest()
-    at_once = max(1, AT_ONCE // (slowest.size * len(count)))
+    stages = _Kinds.of(times, most)
+    slowest = stages.slowest(layers, microbatches, held)
+    at_once = max(1, AT_ONCE // max(1, slowest.size * len(stages.count)))
     best: tuple[float, float, Counts] | None = None
     for first in range(0, len(held), at_once):
         some = slice(first, first + at_once)
@@ -91,17 +91,39 @@ class _Kinds:
     most: Floats
     count: Counts
 
-    def slowest(self) -> Floats:
-        """Every time T that the slowest stage can have."""
+    @classmethod
+    def of(cls, times: Linear, most: Counts) -> "_Kinds":
+        """The kinds of stages, the fastest first."""
+        columns = np.ascontiguousarray(np.stack([times.each, times.fixed, *most], axis=1))
+        alike = Counter(column.tobytes() for column in columns)
+        kinds = np.array(sorted(np.frombuffer(column).tolist() for column in alike)).T
+        count = np.array([alike[np.ascontiguousarray(kind).tobytes()] for kind in kinds.T])
+        return cls(each=kinds[0], fixed=kinds[1], most=kinds[2:], count=count)
+
+    def slowest(self, layers: int, microbatches: int, held: Counts) -> Floats:
+        """Every time T of the slowest stage that the best spread can have.
+
+        All T leave the stages room for the layers. The least of them gives a first iteration; with a T so
+        great that the slowest stage alone takes longer, with all layers on the fastest GPUs, no other can be
+        better.
+        """
         tops = self.most.max(axis=0)
         lines = zip(self.fixed, self.each, tops, strict=True)
         times = np.unique(np.concatenate([a + b * np.arange(1, n + 1) for a, b, n in lines]))
-        return np.asarray(times[times >= np.max(self.fixed + self.each)])
+        times = times[times >= np.max(self.fixed + self.each)]
+        room = np.minimum(self._within(times), tops) @ self.count
+        times = times[room >= layers]
+        first = self.seconds(layers, microbatches, held, times[:1], slice(None)).min(initial=np.inf)
+        least = self.count @ (self.fixed + self.each) + (layers - self.count.sum()) * self.each.min()
+        return np.asarray(times[least + (microbatches - 1) * times <= first * (1 + CLOSE)])
+
+    def _within(self, slowest: Floats) -> Floats:
+        """The layers with which no stage of a kind takes longer than each T, shape (T, kinds)."""
+        return np.floor((slowest[:, None] - self.fixed) / self.each + CLOSE)
 
     def seconds(self, layers: int, microbatches: int, held: Counts, slowest: Floats, rows: slice) -> Floats:
         """The least iteration with no stage above each T, shape (held, T); infinite where layers are left."""
-        within = np.floor((slowest[:, None] - self.fixed) / self.each + CLOSE)
-        within = np.minimum(within, self.most[rows, None, :])
+        within = np.minimum(self._within(slowest), self.most[rows, None, :])
         filled = np.minimum(np.cumsum((within - 1) * self.count, axis=2), layers - self.count.sum())
         total = self.count @ (self.fixed + self.each) + np.diff(filled, axis=2, prepend=0.0) @ self.each
         seconds = np.maximum(total + (microbatches - 1) * slowest, microbatches / held[:, None] * total)
@@ -197,9 +219,12 @@ class Balance:
         inner, named = type_of_stage[:, 1:-1], sorted(range(len(types)), key=lambda i: types[i].name)
         ends = [type_of_stage[:, 0], type_of_stage[:, -1]]
         features = np.column_stack([*ends, *((inner == i).sum(axis=1) for i in named)])
-        kinds, kind_of = np.unique(features, axis=0, return_inverse=True)
+        radix = (features.max(axis=0) + 1).cumprod()  # one number for each kind: sorting rows takes longer
+        _, at, kind_of = np.unique(
+            features[:, 0] + features[:, 1:] @ radix[:-1], return_index=True, return_inverse=True
+        )
         counts = np.zeros_like(type_of_stage)
-        for kind, (first, last, *numbers) in enumerate(kinds.tolist()):
+        for kind, (first, last, *numbers) in enumerate(features[at].tolist()):
             inside = np.repeat(named, numbers)
             layers = self._spread([types[i] for i in [first, *inside.tolist(), last][: self.stages]])
             if layers is None:

@@ -5,6 +5,7 @@ first come first served. With two pipelines, stages (1, 2, 1), C = 2 and M = 8 t
 """
 
 from dataclasses import replace
+from math import inf
 
 from engine.errors import Infeasible
 from engine.schedule.ir import Schedule
@@ -51,12 +52,17 @@ def build_best(policy: Policy, scenario: Scenario, search: Search) -> Built | In
         return _named(first, None)
     from engine.schedule.timing import time_ops  # compiled kernels: the policy has loaded them
 
-    built = [_named(first, RULES[0])]
-    for rule in RULES[1:]:
-        other = _under(rule, policy, scenario, search)
-        if isinstance(other, Built):
-            built.append(_named(other, rule))
-    return min(built, key=lambda one: time_ops(scenario, one.schedule).makespan)
+    best: Built | None = None
+    least = inf
+    for rule in RULES:
+        other = first if rule == RULES[0] else _under(rule, policy, scenario, search)
+        if isinstance(other, Infeasible):
+            continue
+        timing = time_ops(scenario, other.schedule)
+        if best is None or timing.makespan < least:
+            best, least = replace(_named(other, rule), timing=timing), timing.makespan
+    assert best is not None
+    return best
 
 
 def _named(built: Built, rule: Contention | None) -> Built:

@@ -3,12 +3,15 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from engine.errors import Infeasible
 from engine.schedule.ir import Schedule, Sharing
 from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 from engine.schedule.traversal import Traversal, TraversalName
+
+if TYPE_CHECKING:  # its kernels are compiled code, which not every user of this module needs
+    from engine.schedule.timing import Timing
 
 StoppedBy = Literal["proven", "time", "cancelled"]
 
@@ -82,12 +85,14 @@ class Built:
 
     lower_bound : proven by the policy for all its choices; 0: nothing.
     stopped_by : why a search ended; None for policies that do not search.
+    timing : of its ops on the scenario, if it was needed to choose the schedule.
     """
 
     schedule: Schedule
     chosen: Chosen
     lower_bound: float = 0.0
     stopped_by: StoppedBy | None = None
+    timing: "Timing | None" = field(default=None, compare=False, repr=False)
 
     @property
     def searched(self) -> bool:

@@ -6,7 +6,7 @@ from engine.simulate.compare import Compared, SweepDocument, SweepRow, compare, 
 from engine.simulate.result import SimulationResult, simulate, simulate_schedule
 from engine.simulate.spans import Span
 from engine.simulate.timeline import Timeline
-from engine.simulate.timing import time_schedule
+from engine.simulate.timing import time_schedule, timeline_of
 
 __all__ = [
     "Compared",
@@ -22,4 +22,5 @@ __all__ = [
     "simulate_schedule",
     "sweep",
     "time_schedule",
+    "timeline_of",
 ]

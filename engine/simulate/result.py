@@ -13,7 +13,7 @@ from engine.simulate.bounds import lower_bound
 from engine.simulate.jitter import Robustness, draw, drawn_bound, robustness
 from engine.simulate.spans import Span
 from engine.simulate.timeline import Timeline
-from engine.simulate.timing import time_schedule
+from engine.simulate.timing import time_schedule, timeline_of
 
 # Makespan and bound are sums of the same durations in different orders.
 SAME = 1e-9
@@ -157,7 +157,7 @@ def simulate_schedule(scenario: Scenario, schedule: Schedule) -> SimulationResul
 
 def _result(scenario: Scenario, built: Built, bound: float, elapsed_s: float) -> SimulationResult:
     schedule = built.schedule
-    timeline = time_schedule(scenario, schedule)
+    timeline = timeline_of(scenario, built)
     stopped_by = built.stopped_by
     if stopped_by == "proven" and scenario.sends != "overlapped":
         stopped_by = None  # that is of overlapped sends

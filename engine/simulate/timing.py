@@ -2,8 +2,15 @@
 
 from engine.schedule.ir import Schedule
 from engine.schedule.scenario import Scenario
+from engine.schedule.search import Built
 from engine.schedule.timing import Jitter, time_ops
 from engine.simulate.timeline import Timeline
+
+
+def timeline_of(scenario: Scenario, built: Built) -> Timeline:
+    """The timeline of what a policy built for `scenario`, timed unless it was timed to be chosen."""
+    timing = built.timing or time_ops(scenario, built.schedule)
+    return Timeline.of(scenario, built.schedule, timing)
 
 
 def time_schedule(scenario: Scenario, schedule: Schedule, jitter: Jitter | None = None) -> Timeline:

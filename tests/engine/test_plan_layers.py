@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.plan import layers as layers_module
 from engine.plan.answer import plan
 from engine.plan.cell import scenario_of, simulated
 from engine.plan.job import cluster_of, job_of
@@ -119,6 +120,21 @@ def test_more_memory_is_never_worse_and_more_layers_never_take_less(
     assert before <= stages.best(layers + 1) * (1 + 1e-9)
     stages.bytes = stages.bytes * room
     assert stages.best(layers) <= before * (1 + 1e-9)
+
+
+def test_few_times_of_the_slowest_stage_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many microbatches only a little more than the least time can be best; here of 40 stages."""
+    sizes = []
+
+    def counted(kinds: Any, layers: int, microbatches: int, held: Counts, slowest: Any, rows: slice) -> Any:
+        sizes.append(slowest.size)
+        return seconds(kinds, layers, microbatches, held, slowest, rows)
+
+    seconds = layers_module._Kinds.seconds
+    monkeypatch.setattr(layers_module._Kinds, "seconds", counted)
+    times = Linear(fixed=np.array([0.5, *[0.1] * 38, 2.0]), each=np.array([1.0] * 20 + [2.3] * 20))
+    assert spread(80, 60, times, np.full((40, 40), 100)) is not None
+    assert sum(sizes) < 10
 
 
 def test_equal_gpus_have_even_layers_and_slow_ones_at_the_least_one() -> None:

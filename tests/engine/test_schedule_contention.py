@@ -11,9 +11,10 @@ from engine.inputs import parse
 from engine.plan.answer import plan
 from engine.plan.cell import scenario_of, simulated
 from engine.plan.request import PlanRequest
-from engine.schedule import build
+from engine.schedule import Schedule, build
 from engine.schedule.contention import RULES, schedule_name
 from engine.schedule.scenario import Scenario
+from engine.schedule.timing import Timing, time_ops
 from engine.simulate import simulate
 
 # GPT-A on the testbed of §6.1: stages as (2, 1, 1), C = 3, M = 16.
@@ -30,6 +31,21 @@ TESTBED: dict[str, Any] = {
 
 def makespan(document: dict[str, Any], **more: Any) -> float:
     return float(simulate(parse(Scenario, {**document, **more})).makespan or 0)
+
+
+def test_each_rule_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = []
+
+    def counted(scenario: Scenario, schedule: Schedule, *jitter: Any) -> Timing:
+        timed.append(schedule)
+        return time_ops(scenario, schedule, *jitter)
+
+    monkeypatch.setattr("engine.schedule.timing.time_ops", counted)
+    monkeypatch.setattr("engine.simulate.timing.time_ops", counted)
+    best = simulate(parse(Scenario, {**TESTBED, "contention": "best"}))
+    assert len(timed) == len(RULES)
+    assert best.timeline is not None
+    assert best.makespan == time_ops(best.scenario, best.timeline.schedule).makespan
 
 
 def test_the_testbed_is_faster_in_turns_than_by_rank() -> None:

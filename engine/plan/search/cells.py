@@ -18,7 +18,7 @@ from engine.plan.search.splits import Split
 from engine.schedule import Built, Schedule, build
 from engine.schedule.contention import RULES
 from engine.schedule.scenario import BEST, Contention, Scenario
-from engine.simulate import Timeline, time_schedule
+from engine.simulate import Timeline, time_schedule, timeline_of
 
 # A route, its split, and the number of all pipelines.
 Placed = tuple[Route, Split, int]
@@ -194,7 +194,7 @@ class Cells:
         def timed(limited: Scenario) -> tuple[Built, Timeline] | Infeasible:
             tried.append(limited)
             built = build(limited)
-            return built if isinstance(built, Infeasible) else (built, time_schedule(limited, built.schedule))
+            return built if isinstance(built, Infeasible) else (built, timeline_of(limited, built))
 
         done = fitting(scenario, job.stages, gpus, timed, lambda each: each[1])
         more = (len(tried) - 1) * self._orders / len(self.policies)
