@@ -7,11 +7,12 @@ are simulated, and the WAN is CrossPipe's (`cross_dc`).
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible
 from engine.inputs import parse
 from engine.model.flops import Recompute
@@ -132,56 +133,11 @@ def _variant(request: CrossDcRequest, factor: int, recompute: Recompute | None) 
     )
 
 
-class _Comparison:
-    """job : in place of the request's."""
+class _Spread:
+    """The job with one spread of its layers."""
 
-    def __init__(self, request: CrossDcRequest, job: JobInput | None = None) -> None:
-        self._request = request
-        document = {"datacenters": request.datacenters, "job": job or request.job}
-        plan = parse(PlanRequest, document)
-        self._cluster = cluster_of(plan)
-        planned = job_of(plan, self._cluster)
-        # With balanced layers, those: the data centres are alike.
-        self._planned: Job = planned.spreads((self._cluster.datacenters[0].gpu,) * planned.partitions)[0]
-        self._points: dict[tuple[float, float], Point | Infeasible] = {}
-
-    def result(self) -> CrossDcResult:
-        """All points, then the crossovers along every row and column of them; the reason if nothing fits."""
-        if isinstance(self._job, Infeasible):
-            return self._answer(reason=self._job.reason)
-        if not self._policies:
-            named = ", ".join(self._request.policies)
-            return self._answer(reason=f"a stage has 1 layer; {named} cut each stage in two")
-        bandwidths = sorted(set(self._request.boundary.bandwidth_gbps))
-        latencies = sorted(set(self._request.boundary.latency_ms))
-        points = []
-        for latency, bandwidth in itertools.product(latencies, bandwidths):
-            point = self._point(bandwidth, latency)
-            if isinstance(point, Infeasible):
-                return self._answer(reason=point.reason)
-            points.append(point)
-        rows = [[p for p in points if p.latency_ms == latency] for latency in latencies]
-        columns = [[p for p in points if p.bandwidth_gbps == bandwidth] for bandwidth in bandwidths]
-        crossovers = [c for row in rows for c in self._crossovers(row, "bandwidth_gbps")]
-        crossovers += [c for column in columns for c in self._crossovers(column, "latency_ms")]
-        return self._answer(points=tuple(points), crossovers=tuple(crossovers))
-
-    def _answer(
-        self,
-        *,
-        points: tuple[Point, ...] = (),
-        crossovers: tuple[Crossover, ...] = (),
-        reason: str | None = None,
-    ) -> CrossDcResult:
-        assert self._planned.activation_bytes is not None  # a model has it, and without one it is required
-        return CrossDcResult(
-            gpus_per_dc=self._request.gpus_per_dc,
-            gradient_gb=self._gradient_bytes / 1e9,
-            activation_mb=self._planned.activation_bytes / 1e6,
-            points=points,
-            crossovers=crossovers,
-            reason=reason,
-        )
+    def __init__(self, request: CrossDcRequest, cluster: Cluster, planned: Job) -> None:
+        self._request, self._cluster, self._planned = request, cluster, planned
 
     @cached_property
     def _profiles(self) -> tuple[StageProfile, ...]:
@@ -195,7 +151,8 @@ class _Comparison:
         return [policy for policy in self._request.policies if not (whole and policy in IN_CHUNKS)]
 
     @property
-    def _gradient_bytes(self) -> float:
+    def gradient_bytes(self) -> float:
+        """Of the whole model."""
         return float(self._planned.gradient_bytes * sum(profile.parameters for profile in self._profiles))
 
     @cached_property
@@ -219,7 +176,7 @@ class _Comparison:
             replicas=self._request.replicas,
             microbatches=planned.microbatches,
             times=times,
-            gradient_bytes=self._gradient_bytes,
+            gradient_bytes=self.gradient_bytes,
             activation_bytes=planned.activation_bytes,
             dcs=self._request.dcs,
             memory=room.in_flight,
@@ -232,35 +189,36 @@ class _Comparison:
         update_s = max(profile.update_s for profile in self._profiles)
         return max(self._planned.all_reduce_in_s(replicas, dc) for dc in self._cluster.datacenters) + update_s
 
-    def _point(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
-        key = bandwidth_gbps, latency_ms
-        if key not in self._points:
-            self._points[key] = self._compared(bandwidth_gbps, latency_ms)
-        return self._points[key]
+    @property
+    def activation_bytes(self) -> float:
+        """Of one microbatch, between two stages."""
+        assert self._planned.activation_bytes is not None  # a model has it, and without one it is required
+        return self._planned.activation_bytes
 
-    def _compared(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
-        job, policies = self._job, self._policies
-        assert isinstance(job, CrossDcJob)
-        wan = Boundary(bytes_per_s=bandwidth_gbps * 1e9 / 8, latency_s=latency_ms / 1e3)
-        data, pipeline = data_parallel(job, wan, policies), pipeline_parallel(job, wan, policies)
-        if isinstance(data, Infeasible):
-            return data
-        if isinstance(pipeline, Infeasible):
-            return pipeline
-        replicas = self._request.replicas
-        first = self._figures(data, self._inside_s(replicas // job.dcs))
-        second = self._figures(pipeline, self._inside_s(replicas))
-        return Point(
-            bandwidth_gbps=bandwidth_gbps,
-            latency_ms=latency_ms,
-            data=first,
-            pipeline=second,
-            speedup=first.iteration_ms / second.iteration_ms,
-            better="data" if first.iteration_ms < second.iteration_ms else "pipeline",
-        )
+    @property
+    def reason(self) -> str | None:
+        """Why it cannot be, whatever the WAN; None if it can."""
+        if isinstance(self._job, Infeasible):
+            return self._job.reason
+        named = ", ".join(self._request.policies)
+        return None if self._policies else f"a stage has 1 layer; {named} cut each stage in two"
 
-    def _figures(self, choice: Choice, inside_s: float) -> Figures:
-        seconds = choice.seconds + inside_s
+    def data(self, wan: Boundary) -> Figures | Infeasible:
+        """Data parallel over this WAN."""
+        assert isinstance(self._job, CrossDcJob)
+        choice = data_parallel(self._job, wan, self._policies)
+        return self._figures(choice, self._request.replicas // self._job.dcs)
+
+    def pipeline(self, wan: Boundary) -> Figures | Infeasible:
+        """Pipeline parallel over this WAN."""
+        assert isinstance(self._job, CrossDcJob)
+        return self._figures(pipeline_parallel(self._job, wan, self._policies), self._request.replicas)
+
+    def _figures(self, choice: Choice | Infeasible, replicas: int) -> Figures | Infeasible:
+        """replicas : of a stage in one data centre."""
+        if isinstance(choice, Infeasible):
+            return choice
+        seconds = choice.seconds + self._inside_s(replicas)
         wan_gb = choice.wan_bytes / 1e9
         price = self._request.boundary.egress_price_per_gb
         per_hour = sum(dc.price_per_gpu_hour for dc in self._cluster.datacenters) * self._request.gpus_per_dc
@@ -271,6 +229,80 @@ class _Comparison:
             wan_gb=wan_gb,
             egress_cost=None if price is None else price * wan_gb,
             cost_per_iteration=None if price is None else price * wan_gb + per_hour * seconds / 3600,
+        )
+
+
+class _Comparison:
+    """job : in place of the request's."""
+
+    def __init__(self, request: CrossDcRequest, job: JobInput | None = None) -> None:
+        self._request = request
+        document = {"datacenters": request.datacenters, "job": job or request.job}
+        plan = parse(PlanRequest, document)
+        self._cluster = cluster_of(plan)
+        planned = job_of(plan, self._cluster)
+        spreads = planned.spreads((self._cluster.datacenters[0].gpu,) * planned.partitions)
+        self._spreads = [_Spread(request, self._cluster, each) for each in spreads]
+        self._points: dict[tuple[float, float], Point | Infeasible] = {}
+
+    def result(self) -> CrossDcResult:
+        """All points, then the crossovers along every row and column of them; the reason if nothing fits."""
+        able = [spread for spread in self._spreads if spread.reason is None]
+        if not able:
+            return self._answer(reason=self._spreads[0].reason)
+        self._spreads = able
+        bandwidths = sorted(set(self._request.boundary.bandwidth_gbps))
+        latencies = sorted(set(self._request.boundary.latency_ms))
+        points = []
+        for latency, bandwidth in itertools.product(latencies, bandwidths):
+            point = self._point(bandwidth, latency)
+            if isinstance(point, Infeasible):
+                return self._answer(reason=point.reason)
+            points.append(point)
+        rows = [[p for p in points if p.latency_ms == latency] for latency in latencies]
+        columns = [[p for p in points if p.bandwidth_gbps == bandwidth] for bandwidth in bandwidths]
+        crossovers = [c for row in rows for c in self._crossovers(row, "bandwidth_gbps")]
+        crossovers += [c for column in columns for c in self._crossovers(column, "latency_ms")]
+        return self._answer(points=tuple(points), crossovers=tuple(crossovers))
+
+    def _answer(
+        self,
+        *,
+        points: tuple[Point, ...] = (),
+        crossovers: tuple[Crossover, ...] = (),
+        reason: str | None = None,
+    ) -> CrossDcResult:
+        first = self._spreads[0]  # all have the same parameters in all
+        return CrossDcResult(
+            gpus_per_dc=self._request.gpus_per_dc,
+            gradient_gb=first.gradient_bytes / 1e9,
+            activation_mb=first.activation_bytes / 1e6,
+            points=points,
+            crossovers=crossovers,
+            reason=reason,
+        )
+
+    def _point(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
+        key = bandwidth_gbps, latency_ms
+        if key not in self._points:
+            self._points[key] = self._compared(bandwidth_gbps, latency_ms)
+        return self._points[key]
+
+    def _compared(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
+        wan = Boundary(bytes_per_s=bandwidth_gbps * 1e9 / 8, latency_s=latency_ms / 1e3)
+        first = _fastest([spread.data(wan) for spread in self._spreads])
+        second = _fastest([spread.pipeline(wan) for spread in self._spreads])
+        if isinstance(first, Infeasible):
+            return first
+        if isinstance(second, Infeasible):
+            return second
+        return Point(
+            bandwidth_gbps=bandwidth_gbps,
+            latency_ms=latency_ms,
+            data=first,
+            pipeline=second,
+            speedup=first.iteration_ms / second.iteration_ms,
+            better="data" if first.iteration_ms < second.iteration_ms else "pipeline",
         )
 
     def _crossovers(self, points: list[Point], axis: Axis) -> Iterator[Crossover]:
@@ -298,3 +330,9 @@ class _Comparison:
             before=before,
             after=after,
         )
+
+
+def _fastest(figures: Sequence[Figures | Infeasible]) -> Figures | Infeasible:
+    """Of several spreads of the layers the fastest; why the first cannot be if none can."""
+    feasible = [each for each in figures if not isinstance(each, Infeasible)]
+    return min(feasible, key=lambda each: each.iteration_ms) if feasible else figures[0]
