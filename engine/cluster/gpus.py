@@ -32,6 +32,7 @@ class Gpu:
     link_bytes_per_s : GPU to GPU in a node, per direction (NVLink, or PCIe without it).
     nic_bytes_per_s : a GPU's share of the network of the maker's machine, per direction; None: not named.
     network : of its node, where times of a stage depend on it; else None.
+    margin : share of what a plan counts that must stay free beside it.
     source, date : where the figures are from.
     """
 
@@ -44,8 +45,14 @@ class Gpu:
     link_bytes_per_s: float
     nic_bytes_per_s: float | None = None
     network: Network | None = None
+    margin: float = 0.0
     source: str = ""
     date: str = ""
+
+    @property
+    def usable_bytes(self) -> float:
+        """The memory that a plan may count on: with the margin it is all of `memory_bytes`."""
+        return self.memory_bytes / (1 + self.margin)
 
     def flops(self, dtype_bytes: int) -> float:
         """Dense peak in FLOP/s for numbers of `dtype_bytes` bytes.

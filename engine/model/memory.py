@@ -65,7 +65,7 @@ MIXED = Numbers(
     width=WIDTH, parameter_bytes=WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_STATE_BYTES, dropout=True
 )
 # Share of the planned bytes by which a stage may take more: 8.8 % at most in 40 cases
-# (benchmarks/memory_grid.py). No plan sets it aside.
+# (benchmarks/memory_grid.py). A plan sets it aside if its `memory_margin` says so.
 ALLOCATOR_MARGIN = 0.1
 # What a process takes of a GPU's memory before its first tensor: CUDA's context. Measured: 0.70 GB.
 CUDA_CONTEXT_BYTES = 750_000_000

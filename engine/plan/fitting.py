@@ -18,7 +18,7 @@ from engine.cluster.gpus import Gpu
 from engine.errors import Infeasible
 from engine.plan.held import memory_per_stage
 from engine.plan.result import MemoryUse
-from engine.plan.stages import Stages
+from engine.plan.stages import Stages, of_margin
 from engine.schedule import OpKind, Schedule
 from engine.schedule.ir import NO_OP
 from engine.schedule.scenario import LIMITS, Scenario
@@ -94,7 +94,7 @@ def _over(stages: Stages, gpus: tuple[Gpu, ...], schedule: Schedule) -> dict[int
     if schedule.chunks == 1 and not _splits(schedule):
         return {}  # its limits are those of this memory
     uses = memory_per_stage(stages, gpus, schedule) or ()
-    return {stage: use for stage, use in enumerate(uses) if use.total_bytes > use.gpu_bytes}
+    return {i: use for i, use in enumerate(uses) if use.total_bytes > round(gpus[i].usable_bytes)}
 
 
 def _splits(schedule: Schedule) -> bool:
@@ -106,4 +106,4 @@ def _splits(schedule: Schedule) -> bool:
 def _too_much(scenario: Scenario, gpus: Sequence[Gpu], over: dict[int, MemoryUse]) -> str:
     stage, use = max(over.items(), key=lambda item: item[1].total_bytes - item[1].gpu_bytes)
     needed = f"stage {stage} needs {use.total_bytes / 1e9:.1f} GB per GPU with {scenario.policy}"
-    return f"{needed}; {gpus[stage].name} has {use.gpu_bytes / 1e9:.1f}"
+    return f"{needed}{of_margin(gpus[stage])}; {gpus[stage].name} has {use.gpu_bytes / 1e9:.1f}"

@@ -193,6 +193,8 @@ class Job:
 def cluster_of(request: PlanRequest) -> Cluster:
     """The data centres and links of the document, in SI units."""
     datacenters = tuple(map(_datacenter, request.datacenters))
+    if margin := request.job.memory_margin:
+        datacenters = tuple(replace(dc, gpu=replace(dc.gpu, margin=margin)) for dc in datacenters)
     if request.job.ep > 1:
         datacenters = tuple(replace(dc, gpu=_in_network(dc)) for dc in datacenters)
     links = map(_link, request.both_ways)

@@ -245,7 +245,7 @@ class Balance:
 
     def _most(self, gpus: Sequence[Gpu]) -> Counts:
         """The most layers with which each stage has memory for 1, 2, … microbatches, shape (held, stages)."""
-        memory_bytes = np.array([gpu.memory_bytes for gpu in gpus])
+        memory_bytes = np.array([gpu.usable_bytes for gpu in gpus])
         held, none, each = np.arange(1, self.most_held + 1)[:, None], self._no_microbatch, self._microbatch
         layers = (memory_bytes - none.fixed - held * each.fixed) // (none.each + held * each.each)
         return np.maximum(layers, 0).astype(np.int64)

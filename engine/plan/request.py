@@ -140,6 +140,7 @@ OF_A_MODEL = (
     "fused_attention",
     "zero",
     "prefill",
+    "memory_margin",
 )
 
 
@@ -242,6 +243,7 @@ class JobInput(Document):
     fused_attention : attention's core stores nothing, so there selective is none.
     zero : 1: the replicas of a stage share the optimizer's state (ZeRO-1); 0: each has all of it.
     prefill : memory that every GPU reserves for prefill in its bubbles; None: nothing.
+    memory_margin : share of the counted memory that must stay free on every GPU.
     """
 
     partitions: Partitions
@@ -261,6 +263,7 @@ class JobInput(Document):
     fused_attention: Flag = True
     zero: Literal[0, 1] = 0
     prefill: PrefillBudget | None = None
+    memory_margin: NonNegative = Field(default=0.0, le=1)
     forward_ms: Positive | None = None
     backward_ms: Positive | None = None
     recompute_ms: NonNegative | None = None

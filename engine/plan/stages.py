@@ -128,7 +128,7 @@ class Stages:
             memory = self.memory_on(gpu)
             if memory is None:
                 return (microbatches,) * len(self.on(gpu))
-            self._held[gpu.name] = tuple(one.most_in_flight(gpu.memory_bytes) for one in memory)
+            self._held[gpu.name] = tuple(one.most_in_flight(gpu.usable_bytes) for one in memory)
         return tuple(min(microbatches, n) for n in self._held[gpu.name])
 
     def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
@@ -154,7 +154,7 @@ class Stages:
         least = min(range(len(held)), key=lambda stage: held[stage])
         if held[least] < 1:
             return Infeasible(reason=_too_large(least, memory[least], gpus[least]))
-        pairs = [(one, gpu.memory_bytes) for one, gpu in zip(memory, gpus, strict=True)]
+        pairs = [(one, gpu.usable_bytes) for one, gpu in zip(memory, gpus, strict=True)]
         alike = set(pairs)  # most are
         most_full = {pair: pair[0].most_full(pair[1], held[least]) for pair in alike}
         fewest = min((n for n in most_full.values() if n is not None), default=held[least])
@@ -390,7 +390,12 @@ def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
     needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB per GPU for one microbatch"
     if memory.serving_bytes:
         needed += f" with {memory.serving_bytes / GB:.1f} GB reserved for prefill"
-    return f"{needed}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
+    return f"{needed}{of_margin(gpu)}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
+
+
+def of_margin(gpu: Gpu) -> str:
+    """What a reason says of the margin that `gpu` is to keep free."""
+    return f" and {100 * gpu.margin:g} % of that free" if gpu.margin else ""
 
 
 def _least_bytes(memory: StageMemory) -> float:

@@ -4,7 +4,7 @@ import { followModel, show } from "./lib/model-fields.js";
 
 const FIELDS = {
   times: ["forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute", "parameters_per_stage"],
-  model: ["model", "config_file", "config", "model_seq", "model_micro_batch", "tp", "spread", "layers_per_stage", "mfu", "recompute", "zero", "weight_budget_gb", "kv_budget_gb"],
+  model: ["model", "config_file", "config", "model_seq", "model_micro_batch", "tp", "spread", "layers_per_stage", "mfu", "recompute", "zero", "weight_budget_gb", "kv_budget_gb", "memory_margin"],
 };
 // Of the stand-in that a launch trains; the planned one has its own.
 const SMALL = ["layers", "hidden", "heads", "seq", "vocab", "micro_batch"];

@@ -495,6 +495,7 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
         "objective": "cost_per_token",
         "bill": "used",
         "weight_budget_gb": 1.5,
+        "memory_margin": 7.5,
     }
     answer = operator.post(reverse("planning:plan-create"), data)
     assert answer.status_code == 302, answer.context["form"].errors
@@ -505,6 +506,8 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     assert job["prefill"] == {"weight_budget_gb": 1.5, "kv_budget_gb": 1.0}
     shown = operator.get(answer["Location"], follow=True)
     assert "1.5 + 1 GB per GPU" in shown.content.decode()
+    assert job["memory_margin"] == 0.075
+    assert "<dt>Memory margin</dt><dd>7.5 %</dd>" in shown.content.decode()
     for option in plan.result["options"]:
         stages = sum(part["stages"] for part in option["partitions"])
         assert f"{stages} · {option['tp']} · {option['micro_batch']}</td>" in shown.content.decode()
@@ -514,7 +517,10 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
         "1, 2",
         "1, 2",
     ]
-    assert [again[name].value() for name in ("weight_budget_gb", "kv_budget_gb")] == [1.5, 1.0]
+    memory = ("weight_budget_gb", "kv_budget_gb", "memory_margin")
+    assert [again[name].value() for name in memory] == [1.5, 1.0, 7.5]
+    past = operator.post(reverse("planning:plan-create"), {**data, "name": "past", "memory_margin": 101})
+    assert "memory_margin" in past.context["form"].errors
     caches = operator.post(
         reverse("planning:plan-create"), {**data, "weight_budget_gb": "", "kv_budget_gb": 1}
     )

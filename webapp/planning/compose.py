@@ -100,6 +100,8 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         layers = job.get("layers_per_stage", "even")
         values |= {"layers_per_stage": layers} if isinstance(layers, list) else {"spread": layers}
         values["sequence_parallel"] = ON if job.get("sequence_parallel", True) else OFF
+        if job.get("memory_margin"):
+            values["memory_margin"] = round(100 * job["memory_margin"], 9)
         if isinstance(flag := job.get("recompute"), bool):
             prefill = prefill | {"recompute": "full" if flag else "none"}
         return (
@@ -173,6 +175,7 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
             "recompute": values.get("recompute"),
             "zero": values.get("zero"),
             "prefill": prefill,
+            "memory_margin": (values.get("memory_margin") or 0) / 100,
         }
         if values.get("sequence_parallel") == OFF:
             job["sequence_parallel"] = False

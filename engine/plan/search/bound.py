@@ -174,7 +174,7 @@ def _of_balanced(
         fixed, each = (np.array([getattr(line, part) for line in lines]) for part in ("fixed", "each"))
         return np.where(layers > 0, 1e3 * (fixed[placed, stage] + each[placed, stage] * layers), BEYOND_MS)
 
-    memory_bytes = np.array([gpu.memory_bytes for gpu in gpus])[placed]
+    memory_bytes = np.array([gpu.usable_bytes for gpu in gpus])[placed]
     most = problem.request.memory_limit or problem.job.microbatches
     in_flight = np.minimum(balance.in_flight(memory_bytes, np.maximum(layers, 1)), most)
     return of("forward_s"), of("backward_s"), of("recompute_s"), in_flight
