@@ -84,16 +84,16 @@ class Nccl:
 
     def _block(self, operation: Operation) -> None:
         with self.gpu.lock:
-            if not operation.gone.locked() or self._failed:
+            if not self._failed and not operation.gone.locked():
                 return
             self._blocked.append(operation)
             if len(self._blocked) == self._ranks:
                 self._deadlock("every rank waits for a message")
-        if not operation.gone.acquire(timeout=LONGEST_WAIT_S):
+        if not self._failed and not operation.gone.acquire(timeout=LONGEST_WAIT_S):
             self._deadlock("nobody sends a message that a rank waits for")
-        operation.gone.release()
         if self._failed:
             raise RuntimeError("deadlock")
+        operation.gone.release()
         self.gpu.wait_for(Clock(seconds=operation.seconds))
 
     def _deadlock(self, text: str) -> None:
