@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-HIGHEST = -1  # priority of a stream, as CUDA counts them
+from engine.nn.device import HIGH_PRIORITY
 
 
 class Transfer(Protocol):
@@ -56,7 +56,7 @@ class CudaLane:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device, priority=HIGHEST)
+        self._stream = torch.cuda.Stream(device, priority=HIGH_PRIORITY)
         self._idle = torch.cuda.Stream(device)
 
     def begin(self, tensor: Tensor, move: Callable[[], Any]) -> CudaTransfer:

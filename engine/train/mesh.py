@@ -208,11 +208,8 @@ class Mesh:
 
         All ranks connect theirs in the order of the numbers, so none waits for another in a circle.
         """
-        hops, stages, pipeline = (
-            hops_at(self._schedule, self.me.stage),
-            self.job.cell.stages,
-            self.me.pipeline,
-        )
+        pipeline, stages = self.me.pipeline, self.job.cell.stages
+        hops = hops_at(self._schedule, self.me.stage)
         links = [2 * hop + direction for hop in hops for direction in (0, 1)]
         ends = {link: [self.at(pipeline, stage) for stage in ends_of(link, stages)] for link in links}
         return {
