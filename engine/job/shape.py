@@ -101,17 +101,16 @@ class PlacedRank(Protocol):
 
 
 def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
-    """One lane per rank, those in reserve that have a GPU included; `gpu` and `node` are null before the run
-    has its GPUs.
+    """One lane per rank, in their order, up to the last one in reserve that has a GPU; `gpu` and `node` are
+    null where there is none yet.
 
     A lane of a worker that swaps says so: `worker`. The pipeline of a rank in reserve is that which it would
     first belong to.
     """
     placed = {rank.rank: rank for rank in ranks}
+    count = max([shape.ranks, *(rank + 1 for rank in placed)])
     rows = []
-    for rank, dc in enumerate(shape.dc_of_rank):
-        if rank >= shape.ranks and rank not in placed:
-            continue
+    for rank, dc in enumerate(shape.dc_of_rank[:count]):
         pipeline, stage = divmod(rank, shape.stages)
         at = placed.get(rank)
         rows.append(

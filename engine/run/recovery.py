@@ -36,6 +36,7 @@ from engine.train.start import Start
 # How long ranks that lost a peer wait for the rank that is the cause. All ranks end anyway, and only what is
 # said of it depends on the cause.
 CAUSE_S = 0.3
+IN_RESERVE = "its GPU was in reserve"
 
 
 class Recovering(HostPart):
@@ -151,7 +152,7 @@ class Recovering(HostPart):
             ended = {rank.me.rank for rank in self._ranks.ended()}
             why = "stopped before it was started again"
             self._say_ends(sorted(set(self._spec.local) - ended), RankState.STOPPED, why)
-        self._say_ends(self._idle(), RankState.LEFT, "the run ended without it")
+        self._say_ends(self._idle(), RankState.FINISHED, IN_RESERVE)
         self._result.added["recoveries"] = self._recovery.recoveries
         if self._spec.job.failures.adapt is not None and self._spec.job.failures.adapt.layout:
             self._result.added["layout_changes"] = self._recovery.layout_changes
@@ -208,7 +209,7 @@ class Recovering(HostPart):
             self._verdict.give()
             return
         if len(self._idle()) == len(self._spec.local):  # the run may go on without it
-            self.leave(why)
+            self._say_ends(self._idle(), RankState.FINISHED, f"{IN_RESERVE}; {why}")
             return
         first, *others = self._ranks.without_end()
         self._say_ends([first], RankState.FAILED, why)

@@ -109,6 +109,9 @@ def test_a_node_that_joins_is_taken_into_the_reserve(world: Any, nodes: Nodes) -
     world.nodes[0].save()
     run = started(world, nodes)
     assert [rank.rank for rank in run.ranks.all()] == [*range(6), 8, 9, 10, 11], "none of east is idle"
+    lanes = snapshot(run.pk)["lanes"]
+    assert [lane["rank"] for lane in lanes] == list(range(12)), "a lane's place is its rank"
+    assert [lane["node"] for lane in lanes[6:9]] == [None, None, "mid-1"]
     late = make_node(world.dcs[0], "east-2", gpus=4, device=Device.EMULATED, acl_sha256="0" * 64)
     nodes.take()
     world.hear(*world.nodes, late, ranks=seen(run))

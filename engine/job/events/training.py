@@ -46,7 +46,8 @@ class Rank(OfRank):
     key = ("run", "generation", "rank", "state")
     kind: Literal["rank"] = "rank"
     state: RankState
-    """starting, ready, running, finished, failed, stopped, or left: out of a run that continues."""
+    """reserve (held, not used), starting, ready, running, finished, failed, stopped, or left: out of a run
+    that continues."""
     detail: Text = ""
     """Why it ended: the last line of its output if it failed."""
     exit_code: Annotated[int, Field(strict=True, ge=-MOST, le=MOST)] | None = None
