@@ -49,6 +49,8 @@ class Alternative:
     order : data centres of a pipeline, or of the ring.
     pipelines : in total; pipelines_per_dc : of data parallelism.
     microbatches : of one pipeline, at most.
+    slowest_dc, layers_per_stage, stage_recompute : of data parallelism, the data centre whose pipelines take
+        longest, and its layers and recomputation by stage; what a run of it takes over.
     wan_ms : of the gradients over the WAN, part of `iteration_ms`, and wan_latency_ms the part of it that no
         bandwidth shortens; None of pipelines, whose messages are part of the schedule.
     node_pairs : that send over the slowest boundary; boundary_gbps : all of them, per direction. None if
@@ -67,6 +69,9 @@ class Alternative:
     tp: int | None = None
     micro_batch: int | None = None
     microbatches: int | None = None
+    slowest_dc: str | None = None
+    layers_per_stage: tuple[int, ...] | None = None
+    stage_recompute: tuple[Recompute, ...] | None = None
     policy: str | None = None
     contention: Contention | None = None
     iteration_ms: float | None = None
@@ -305,7 +310,8 @@ class _Variant:
         egress = edge_gb * sum(link.egress_price_per_gb for link in ring.links)
         cost = egress + iteration_ms / 3.6e6 * self._dollars_per_hour(options)
         pipelines = {name: option.pipelines for name, option in options.items()}
-        slowest = max(options.values(), key=lambda option: option.iteration_ms or 0.0)
+        slowest_dc = max(options, key=lambda name: options[name].iteration_ms or 0.0)
+        slowest = options[slowest_dc]
         total = sum(pipelines.values())
         as_option = replace(
             slowest, pipelines=total, iteration_ms=iteration_ms, cost_per_iteration=cost, feasible=True
@@ -322,6 +328,9 @@ class _Variant:
             tp=layout.tp,
             micro_batch=layout.micro_batch,
             microbatches=microbatches,
+            slowest_dc=slowest_dc,
+            layers_per_stage=slowest.layers_per_stage,
+            stage_recompute=slowest.recompute,
             policy=slowest.policy,
             contention=slowest.contention,
             iteration_ms=iteration_ms,

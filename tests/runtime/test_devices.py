@@ -18,6 +18,7 @@ from engine.train.ring import Ring
 from tests.runtime.cells import LONGEST_WAIT_S, Cell, Office, far, whole
 from tests.runtime.jobs import Run, job
 from tests.runtime.played import PlayedEndpoint
+from tests.runtime.test_training_equals_single import reference
 
 MIXED = {"pipelines": [[0, 1, 4], [5, 2, 3]]}  # devices 0 to 3 are north, 4 and 5 south
 
@@ -118,6 +119,7 @@ def test_gradients_that_cross_the_wan_are_in_the_result_with_their_cost(tmp_path
     devices = {"pipelines": [[0], [4]]}
     of = job(devices=devices, dc_of_stage=None, stages=1, policy="1f1b", links=[link], steps=2)
     result = Run(of, str(tmp_path)).result()
+    assert result["losses"] == pytest.approx(reference(of)[0], rel=1e-5)  # those of one process
     assert [(way["from"], way["to"]) for way in result["wan"]] == [("north", "south"), ("south", "north")]
     # In a ring of two each hands on both halves: fp32 gradients, the loss, and two times of each replica.
     assert {way["bytes"] for way in result["wan"]} == {2 * 4 * (stage_parameters(of, 0) + 5)}

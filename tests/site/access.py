@@ -365,6 +365,7 @@ ACCESS: dict[str, Access] = {
         get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=lambda world: {"pk": world.plan.pk, "option": 0}
     ),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
+    "planning:plan-launch-replicas": Access(post=TEAM_OPERATORS, args=plan),
     # prefill: a tenant's own, which its team reads and its admins decide on
     "prefill:home": Access(get=ACCOUNT, post=ACCOUNT),
     "prefill:live": Access(get=OPERATORS, post=OPERATORS),

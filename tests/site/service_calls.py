@@ -418,6 +418,9 @@ CALLS: dict[str, Prepare] = {
     "prefill.revoke_key": lambda w: partial(prefill.revoke_key, tenant(w), give_key(w)[0]),
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
+    "jobs.launch_replicas": lambda w: partial(
+        jobs.launch_replicas, operator(w), w.plan, {}, w.launch().job.document
+    ),
     "jobs.launch_placement": launching_placed,
     "jobs.launch_swap": lambda w: partial(
         jobs.launch_swap, operator(w), w.team, name="swapped", document=swap_job(w)

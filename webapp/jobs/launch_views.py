@@ -30,6 +30,7 @@ from webapp.jobs.services import (
     clone_run,
     launch_placement,
     launch_plan,
+    launch_replicas,
     launch_swap,
     retry_run,
 )
@@ -39,8 +40,10 @@ from webapp.placement.placed import PlacedJob
 from webapp.placement.placing import placement_to_launch
 from webapp.placement.predicted import option_on_placement
 from webapp.placement.selectors import launch_values, placements
+from webapp.planning.cross_dc import own_comparison
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
+from webapp.planning.replicas import replicas_document
 from webapp.planning.trained import trained_words
 
 
@@ -169,6 +172,24 @@ def _launch_placed(user: Any, plan: Plan, index: int, placement: Computation, ke
     ):
         raise InputError("option", index, why.rstrip("."))
     return launch_placement(user, placement, name=plan.name, placed=placed, key=key)
+
+
+@require_POST
+def plan_launch_replicas(request: HttpRequest, pk: int) -> HttpResponse:
+    """Launch the data parallelism with which the plan was compared."""
+    plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=pk)
+    require(request.user, plan.team)
+    try:
+        data = own_comparison(plan)["data"]
+        document = replicas_document(plan.request, data, plan.training)
+        if why := refusal(dry_run_document(document, plan.team, planned=plan.request)):
+            raise InputError("data", None, why.rstrip("."))
+        key = request.POST.get("idempotency_key", "")
+        run = launch_replicas(request.user, plan, data, document, key=key)
+    except InputError as error:
+        messages.error(request, f"Not launched: {_why(error)}.")
+        return redirect("planning:plan-detail", pk=pk)
+    return redirect("jobs:run-detail", pk=run.pk)
 
 
 def _index(request: HttpRequest, plan: Plan) -> int:

@@ -8,6 +8,7 @@ from django.utils.text import capfirst
 
 from engine.errors import InputError
 from webapp.common.additions import Addition, Context
+from webapp.common.asked_once import fresh_key
 from webapp.common.lists import bound_table
 from webapp.jobs.dry import dry_run, dry_run_document, refusal
 from webapp.jobs.gpu_inventory import GpuInventory
@@ -17,6 +18,7 @@ from webapp.placement.predicted import option_on_placement
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
 from webapp.planning.planned_model import STAND_IN
+from webapp.planning.replicas import replicas_document
 from webapp.planning.trained import trained_words
 
 
@@ -79,6 +81,29 @@ def _before_launch(context: Context, launch: dict[str, Any], gpu_inventory: GpuI
     }
 
 
+def _replicas(request: HttpRequest, context: Context) -> Context:
+    """`replicas`: {ok, reason, key, trains} of a launch of the data parallelism next to the plan; None
+    without one, of a what-if, and for whoever may not launch."""
+    cross_dc = context["cross_dc"]
+    if not cross_dc or not cross_dc["rows"] or not cross_dc["of_plan"] or not context["may_operate"]:
+        return {"replicas": None}
+    plan, data = context["plan"], cross_dc["rows"][0]["data"]
+    if not data["feasible"]:  # the table says why
+        return {"replicas": None}
+    gpu_inventory = GpuInventory([(plan.team_id, plan.request)])
+    try:
+        document = replicas_document(plan.request, data, plan.training)
+    except InputError as error:
+        return {"replicas": {"ok": False, "reason": f"{capfirst(error.allowed)}."}}
+    if why := refusal(dry_run_document(document, plan.team, gpu_inventory, planned=plan.request)):
+        return {"replicas": {"ok": False, "reason": why}}
+    lack = gpu_inventory.shortage(plan.team_id, document)
+    trains = trained_words(document, plan.request)
+    return {
+        "replicas": {"ok": True, "reason": lack.text if lack else "", "key": fresh_key(), "trains": trains}
+    }
+
+
 def _runs(request: HttpRequest, context: Context) -> Context:
     runs = Run.objects.visible_to(request.user).current().filter(job__plan=context["plan"])
     return {"runs": bound_table(request, RunTable, runs.for_lists().with_models(), prefix="runs-")}
@@ -96,6 +121,14 @@ ADDITIONS = (
             "actions": "jobs/plan_launch.html",
             "placing-tools": "jobs/plan_without.html",
         },
+    ),
+    Addition(page="plan", order=30, name="replicas", context=_replicas),
+    Addition(
+        page="plan-cross-dc",
+        order=10,
+        name="replicas",
+        context=_replicas,
+        templates={"below": "jobs/plan_replicas.html"},
     ),
     Addition(
         page="plan-whole", order=10, name="runs", context=_runs, templates={"runs": "jobs/plan_runs.html"}

@@ -24,6 +24,7 @@ urlpatterns = [
 
 plan_urlpatterns = [
     path("<int:pk>/launch/", launch_views.plan_launch, name="plan-launch"),
+    path("<int:pk>/launch/replicas/", launch_views.plan_launch_replicas, name="plan-launch-replicas"),
     path("<int:pk>/launch/<int:option>/", launch_views.plan_launch_form, name="plan-launch-form"),
 ]
 

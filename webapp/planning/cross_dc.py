@@ -6,6 +6,7 @@ from typing import Any
 
 from django.utils.http import urlencode
 
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.cross_dc_plan import compare_plan, default_variants
 from engine.plan.request import PlanRequest
@@ -37,6 +38,18 @@ def comparison_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
     return comparisons.filter(request__document=document).first()
 
 
+def own_comparison(plan: Plan) -> dict[str, Any]:
+    """The row that compares the plan as it is, with its own batch and recomputation.
+
+    Raises InputError if it is not computed.
+    """
+    comparison = comparison_of(plan, plan.request)
+    rows = [] if comparison is None else (comparison.answer or {}).get("rows", [])
+    if not rows:
+        raise InputError("data", None, "compare the plan with data parallelism first")
+    return dict(rows[0])  # the variants begin with the plan as it is
+
+
 def cross_dc_context(plan: Plan, what: WhatIf, user: Any) -> dict[str, Any]:
     """The context of planning/cross_dc.html; `cross_dc` is None unless two data centres have GPUs."""
     if sum(bool(dc["gpus"]) for dc in what.document["datacenters"]) < 2:
@@ -49,6 +62,7 @@ def cross_dc_context(plan: Plan, what: WhatIf, user: Any) -> dict[str, Any]:
         "what_vals": json.dumps(what.used),
         "may_operate": may(user, plan.team),
         "cross_dc": {
+            "of_plan": not what.is_changed,
             "state": "" if comparison is None else comparison.state,
             "is_open": comparison is not None and comparison.is_open,
             "stopping": comparison is not None and comparison.cancel_asked,

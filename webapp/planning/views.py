@@ -321,7 +321,8 @@ def plan_cross_dc_stop(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _cross_dc(request: HttpRequest, plan: Plan, what: WhatIf) -> HttpResponse:
-    return render(request, "planning/cross_dc.html", cross_dc_context(plan, what, request.user))
+    context = extended("plan-cross-dc", request, cross_dc_context(plan, what, request.user))
+    return render(request, "planning/cross_dc.html", context)
 
 
 @require_POST

@@ -29,6 +29,7 @@ from webapp.placement.placed import PlacedJob
 from webapp.planning.document import ruled_document, site_job, train_document
 from webapp.planning.models import Plan
 
+REPLICAS = " (data parallelism)"  # ends the name of a job of the data parallelism next to a plan
 FEWER = " (fewer GPUs)"  # ends the name of a job that a run's job became when a machine was lost
 
 
@@ -111,6 +112,21 @@ def launch_swap(
     require(actor, team)
     planned(site_job(document))
     return _once(actor, key, lambda: _launch_swap(actor, team, name, document, key, priority))
+
+
+@transaction.atomic
+def launch_replicas(
+    actor: Any, plan: Plan, data: dict[str, Any], document: dict[str, Any], *, key: str = ""
+) -> Run:
+    """Make a job of the data parallelism with which `plan` was compared, and its first run. See
+    `launch_plan`.
+
+    Parameters
+    ----------
+    data, document : of the comparison, and the document of `meridian train` that it gives.
+    """
+    require(actor, plan.team)
+    return _once(actor, key, lambda: _launch_replicas(actor, plan, data, document, key))
 
 
 @transaction.atomic
@@ -225,6 +241,21 @@ def _launch_option(
     after = {"plan": plan.name, "dp_cells": option["dp_cells"], **differs}
     record(actor, "create", job, team=plan.team, after=after)
     return _queue(actor, job, key, priority=priority)
+
+
+def _launch_replicas(actor: Any, plan: Plan, data: dict[str, Any], document: dict[str, Any], key: str) -> Run:
+    name = f"{plan.name[: 80 - len(REPLICAS)]}{REPLICAS}"
+    copy = {"name": plan.name, "request": plan.request, "data_parallelism": data}
+    job = Job.objects.create(
+        team=plan.team,
+        name=name,
+        document=ruled_document(document),
+        plan=plan,
+        plan_copy=copy,
+        created_by=actor,
+    )
+    record(actor, "create", job, team=plan.team, after={"plan": plan.name, "name": name})
+    return _queue(actor, job, key)
 
 
 def _launch_placed(
