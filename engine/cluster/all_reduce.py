@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 AllReduce = Literal["ring", "hierarchical", "sharded"]
 AllReduceChoice = Literal["ring", "hierarchical", "sharded", "auto"]  # auto: the fastest, as predicted
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +26,45 @@ class Replicas:
 
     latency_s, bytes_per_s : (n, n), one way; 0 bytes/s where no link is.
     domain : consecutive replicas that are in one domain; it divides n.
+    node : (n,) the node of each, by any number; None: each has a node of its own.
+    port_bytes_per_s : (n,) what the node of each sends to other nodes in all, and receives at the same time;
+        None: each pair of nodes has its whole rate, whatever else goes on.
     """
 
     latency_s: Floats
     bytes_per_s: Floats
     domain: int
+    node: Ints | None = None
+    port_bytes_per_s: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.domain < 1 or len(self) % self.domain:
             raise ValueError(f"domain {self.domain}: must divide the {len(self)} replicas")
+
+    def rates(self, sends: NDArray[np.bool_]) -> Floats:
+        """Bytes/s of each message while all that `sends` says are under way, shape (n, n).
+
+        A port is shared evenly by the messages of its node that go to other nodes.
+        """
+        if self.port_bytes_per_s is None:
+            return self.bytes_per_s
+        out, into = self.flows(sends.astype(float))
+        with np.errstate(divide="ignore"):
+            share = np.minimum((self.port_bytes_per_s / out)[:, None], self.port_bytes_per_s / into)
+        return np.where(self._is_away, np.minimum(self.bytes_per_s, share), self.bytes_per_s)
+
+    def flows(self, amount: Floats) -> tuple[Floats, Floats]:
+        """What of `amount` (n, n) leaves the node of each replica, and what comes to it, from other nodes."""
+        together = ~self._is_away
+        away = np.where(together, 0.0, amount)
+        out, into = away.sum(axis=1), away.sum(axis=0)
+        return (together * out).sum(axis=1), (together * into).sum(axis=1)
+
+    @property
+    def _is_away(self) -> NDArray[np.bool_]:
+        node = np.arange(len(self)) if self.node is None else self.node
+        away: NDArray[np.bool_] = node[:, None] != node
+        return away
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -106,8 +137,8 @@ def all_reduce_s(kind: AllReduce, nbytes: float, replicas: Replicas) -> float:
     x = replicas.domain if kind == "hierarchical" else 1
     y = n // x
     domains, rails = [range(i, i + x) for i in range(0, n, x)], [range(i, n, x) for i in range(x)]
-    inside_s = max(_round_s(nbytes / x, replicas, domain, 2 * (x - 1)) for domain in domains)
-    return inside_s + max(_round_s(nbytes / n, replicas, rail, 2 * (y - 1)) for rail in rails)
+    inside_s = _rings_s(nbytes / x, replicas, domains, 2 * (x - 1))
+    return inside_s + _rings_s(nbytes / n, replicas, rails, 2 * (y - 1))
 
 
 def ring_s(latency_s: Floats, transfer_s: Floats, steps: int | None = None) -> float:
@@ -126,21 +157,24 @@ def ring_s(latency_s: Floats, transfer_s: Floats, steps: int | None = None) -> f
     return float(ready.max())
 
 
-def _round_s(nbytes: float, replicas: Replicas, members: range, steps: int) -> float:
-    """Seconds of steps along the ring of these replicas, each with parts of so many bytes."""
+def _rings_s(nbytes: float, replicas: Replicas, rings: list[range], steps: int) -> float:
+    """Seconds of steps along rings of replicas, all at once, each with parts of so many bytes."""
     if not steps:
         return 0.0
-    here = np.asarray(members)
-    after = np.roll(here, -1)
+    edges = [(np.asarray(ring), np.roll(ring, -1)) for ring in rings]
+    sends = np.zeros((len(replicas),) * 2, dtype=np.bool_)
+    for here, after in edges:
+        sends[here, after] = True
     with np.errstate(divide="ignore"):
-        part_s = nbytes / replicas.bytes_per_s[here, after]
-    return ring_s(replicas.latency_s[here, after], part_s, steps)
+        part_s = nbytes / replicas.rates(sends)
+    return max(ring_s(replicas.latency_s[here, after], part_s[here, after], steps) for here, after in edges)
 
 
 def _to_all_s(nbytes: float, replicas: Replicas) -> float:
     """Seconds until each replica has sent so many bytes to each other one: each pair over its own link.
 
-    Pairs of one domain share the network port of the sender, so their parts go one after another.
+    Pairs of one domain share the network inside of the sender, so their parts go one after another. No node
+    is done before all that it sends, and all that it gets, has passed its port.
     """
     n = len(replicas)
     others = ~np.eye(n, dtype=bool)
@@ -150,4 +184,8 @@ def _to_all_s(nbytes: float, replicas: Replicas) -> float:
         part_s = np.where(others, nbytes / replicas.bytes_per_s, 0.0)
     latency_s = np.where(others, replicas.latency_s, 0.0)
     ports_s = np.where(inside, part_s, 0.0).sum(axis=1) + np.where(inside, latency_s, 0.0).max(axis=1)
-    return float(np.maximum(ports_s, (part_s + latency_s).max(axis=1)).max())
+    each_s = np.maximum(ports_s, (part_s + latency_s).max(axis=1))
+    if replicas.port_bytes_per_s is not None:
+        out, into = replicas.flows(others * nbytes)
+        each_s = np.maximum(each_s, np.maximum(out, into) / replicas.port_bytes_per_s + latency_s.max(axis=1))
+    return float(each_s.max())

@@ -39,11 +39,14 @@ class TrainDataCenter(Document):
     """A data centre and the GPUs in it that the job may use.
 
     hb_domain : GPUs that a fast network joins (NVLink in a node); None: the data centre is one such domain.
+    port_gbps : what a node sends to all others together at most, and receives at the same time; None: each
+        pair of nodes has its whole rate. For the prediction of sums of gradients alone.
     """
 
     name: Annotated[str, Field(min_length=1)]
     gpus: Annotated[Index, Field(le=10_000_000)]
     hb_domain: Annotated[Count, Field(le=10_000_000)] | None = None
+    port_gbps: Annotated[Positive, Field(ge=1e-6, le=100_000)] | None = None
 
 
 class TrainLink(Document):

@@ -1,5 +1,7 @@
 """How replicas sum: bytes and seconds against closed forms, and against DT-FM's Eq. 2."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,3 +92,44 @@ def test_without_a_link_a_sum_takes_for_ever() -> None:
 def test_a_domain_has_the_most_replicas_that_leave_no_rest(replicas: int, most: int) -> None:
     sizes = [x for x in range(1, replicas + 1) if replicas % x == 0 and x <= most]
     assert domain_size(replicas, most) == max(sizes)
+
+
+def through_ports(x: int, y: int, link: float, port: float) -> Replicas:
+    """Domains of x replicas on one node each; links without latency inside and between are equal."""
+    return replace(
+        uniform(x, y, link, link), node=np.arange(x * y) // x, port_bytes_per_s=np.full(x * y, port)
+    )
+
+
+@given(n=st.integers(2, 9), link=RATE, port=RATE, nbytes=st.floats(1, 1e12))
+def test_a_port_carries_all_that_its_node_sends(n: int, link: float, port: float, nbytes: float) -> None:
+    """Closed forms: a ring has one message a port, shards n − 1 of one n-th each, twice."""
+    alone = through_ports(1, n, link, port)
+    ring_s = 2 * (n - 1) * nbytes / n / min(link, port)
+    assert all_reduce_s("ring", nbytes, alone) == pytest.approx(ring_s)
+    shards_s = 2 * max(nbytes / n / link, (n - 1) * nbytes / n / port)
+    assert all_reduce_s("sharded", nbytes, alone) == pytest.approx(shards_s)
+
+
+@given(x=st.integers(2, 5), y=st.integers(2, 5), link=RATE, port=RATE, nbytes=st.floats(1, 1e12))
+def test_the_rails_of_a_node_share_its_port(x: int, y: int, link: float, port: float, nbytes: float) -> None:
+    inside_s = 2 * (x - 1) / x * nbytes / link
+    rails_s = 2 * (y - 1) * nbytes / (x * y) / min(link, port / x)
+    seconds = all_reduce_s("hierarchical", nbytes, through_ports(x, y, link, port))
+    assert seconds == pytest.approx(inside_s + rails_s)
+
+
+@given(replicas=networks(), nbytes=st.floats(1e3, 1e9), port=st.floats(1e5, 1e9))
+def test_no_sum_is_faster_than_the_bytes_through_a_port(
+    replicas: Replicas, nbytes: float, port: float
+) -> None:
+    n, x = len(replicas), replicas.domain
+    node = np.arange(n) // x
+    limited = replace(replicas, node=node, port_bytes_per_s=np.full(n, port))
+    for kind in ("ring", "hierarchical", "sharded"):
+        shares = sent_shares(kind, n, x)  # type: ignore[arg-type]
+        away = shares * (node[:, None] != node)
+        most = max(float(away[node == one].sum()) for one in node)
+        seconds = all_reduce_s(kind, nbytes, limited)  # type: ignore[arg-type]
+        assert seconds >= most * nbytes / port * (1 - 1e-9)
+        assert seconds >= all_reduce_s(kind, nbytes, replicas) * (1 - 1e-9)  # type: ignore[arg-type]

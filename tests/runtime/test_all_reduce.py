@@ -117,6 +117,20 @@ def test_auto_takes_the_sum_that_is_predicted_to_be_fastest() -> None:
     assert chosen == {"sharded"}  # two exchanges over the link; each link carries a quarter, twice
 
 
+def test_a_narrow_port_makes_the_hierarchical_sum_the_fastest() -> None:
+    """Two replicas of a node share half of what else passes its port: 2 (n − 1) / n · D."""
+    link = {"between": ["north", "south"], "latency_ms": 0, "bandwidth_gbps": 1}
+    big = {"layers": 2, "hidden": 256, "heads": 2, "seq": 16}
+    values: dict[str, Any] = {"links": [link], "model": big}
+    wide = [{"name": name, "gpus": 4, "hb_domain": 2} for name in ("north", "south")]
+    narrow = [{**site, "port_gbps": 0.5} for site in wide]
+    assert all_reduces(apart(**values, all_reduce="auto", datacenters=wide)) == ["sharded"]
+    assert all_reduces(apart(**values, all_reduce="auto", datacenters=narrow)) == ["hierarchical"]
+    of = apart(**values, all_reduce="ring", datacenters=[{**site, "hb_domain": None} for site in narrow])
+    nbytes = 8 * stage_parameters(of, 0)  # fp64
+    assert sum_of_stage_s(of, 0) >= 2 * 3 / 4 * nbytes / (0.5e9 / 8)
+
+
 @pytest.mark.parametrize("replicas", [2, 3, 5, 6, 7])
 def test_auto_leaves_replicas_in_one_data_centre_to_torch(replicas: int) -> None:
     """Messages of ours would move as many bytes, through host memory."""

@@ -4,14 +4,18 @@ from typing import Any
 
 import pytest
 
+from engine.job.adapt.better import better_placement
 from engine.job.events.event import from_dict
+from engine.job.launch import single_machine
+from engine.job.recovery.layout import change
 from tests.events import T0
+from tests.runtime.test_replacement import conditions, placed
 from tests.site.telemetry import ADAPTED, adapted, layout_changed, take_in
 from tests.site.test_incidents import RECOVERED
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import MarkLevel, PastPrediction, Run, RunEvent
-from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.prediction import measured_payload, predicted_payload
 from webapp.jobs.services import forget_old_predictions
 from webapp.live.incidents import incidents_of
 from webapp.live.models import IterationStat
@@ -232,3 +236,14 @@ def test_a_layout_that_cannot_be_of_the_run_is_refused(run: Run, wrong: dict[str
     send(run, layout_changed(run, **wrong))
     run.refresh_from_db()
     assert not run.cuts
+
+
+def test_another_placement_is_predicted_from_its_event() -> None:
+    """Its pipelines go through different data centres; every rank has a lane."""
+    spec = single_machine(placed(), run="test", log_dir="")
+    found = better_placement(spec, conditions((8, 1, 1)), than_s=9.0, steps=100)
+    assert found is not None
+    layout = change(spec, found.layout.applied(spec), "another layout is faster")["layout"]
+    payload = measured_payload(layout.job, None, found.layout.times, position_of_rank=layout.position_of_rank)
+    assert [spans[0] for spans in payload["spans"]] == list(range(6))
+    assert payload["iteration_ms"] == pytest.approx(1e3 * found.iteration_s, rel=0.1)
