@@ -12,7 +12,7 @@ from engine.run.local_ranks import LocalRank, emit, why_ended
 from engine.run.part import GroupStart, HostPart
 from engine.run.rank_processes import RankProcesses
 from engine.run.verdict import KILL_AFTER_FAILURE_S
-from engine.train.swap.replica import Replica, replicas_of
+from engine.train.swap.replica import Replica, candidates_of
 from engine.train.swap.result import result_of
 
 
@@ -34,12 +34,12 @@ class SwapWorkers(HostPart):
 
 
 def replica_here(first: GroupStart) -> int | None:
-    """The rank for which this machine keeps the tracker, or None where it does not."""
-    return next((rank for rank in replicas_of(first.spec) if rank in first.spec.local), None)
+    """The rank for which this machine keeps the tracker, or stands by to; None where it does neither."""
+    return next((rank for rank in candidates_of(first.spec) if rank in first.spec.local), None)
 
 
 class TrackedWorkers(SwapWorkers):
-    """On a machine with a replica of the tracker.
+    """On a machine with a replica of the tracker, or one that stands by.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ The account of what counted is kept here, from what each replica was told; Raft'
 against it, whatever is drawn.
 """
 
+import itertools
 import random
 from collections import defaultdict, deque
 from typing import Any
@@ -27,19 +28,21 @@ MOST_TURNS = 4_000
 
 
 class World:
-    """Three replicas, and the messages that are on their way, in order between each two."""
+    """Three replicas, and the messages that are on their way, in order between each two; perhaps learners."""
 
-    def __init__(self, seed: int, count: int = 3) -> None:
+    def __init__(self, seed: int, count: int = 3, learners: int = 0) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.ways: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self.cut: set[frozenset[int]] = set()
         self.dead: set[int] = set()
-        self.counted: dict[int, list[int]] = {rank: [] for rank in range(count)}
+        self.counted: dict[int, list[int]] = {rank: [] for rank in range(count + learners)}
         self.leaders: dict[int, int] = {}  # by term
         self.replicas: dict[int, Consensus] = {}
-        for rank in range(count):
+        for rank in range(count + learners):
             self.replicas[rank] = self.replica(rank, count)
+        for a, b in itertools.permutations(self.replicas, 2) if learners else ():
+            self.replicas[a].connected(b)
         self.proposed = 0
 
     def replica(self, rank: int, count: int) -> Consensus:
@@ -110,11 +113,15 @@ class World:
 
     def until_counted(self) -> None:
         """Propose one more until it counts with whoever is there."""
+        self.until_counted_by(*self.alive())
+
+    def until_counted_by(self, *ranks: int) -> None:
+        """The same with these."""
         for _ in range(MOST_TURNS):
             if self.random.random() < 0.02:
                 self.propose()
             self.turn()
-            if self.proposed and all(self.proposed in self.counted[rank] for rank in self.alive()):
+            if self.proposed and all(self.proposed in self.counted[rank] for rank in ranks):
                 return
         raise AssertionError("nothing counts any more")
 

@@ -48,7 +48,7 @@ from engine.train.swap.messages import (
     Voted,
     Welcome,
 )
-from engine.train.swap.replica import Replica, replicas_of
+from engine.train.swap.replica import Replica, candidates_of, replicas_of
 from tests.events import as_dicts
 from tests.runtime.swap_jobs import job
 
@@ -178,15 +178,17 @@ class Pretender:
 class World:
     """Machines, some of which die."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, machines: int = 3, steps: int = STEPS) -> None:
         self.random = random.Random(seed)
         self.sums: dict[tuple[int, int], dict[int, list[int]]] = {}
         self.committed: dict[int, int] = {}
         self.events: list[dict[str, Any]] = []
         self.selector = selectors.DefaultSelector()
-        listeners = [socket.create_server((LOCALHOST, 0)) for _ in range(3)]
+        listeners = [socket.create_server((LOCALHOST, 0)) for _ in range(machines)]
+        devices = {"pipelines": [[device] for device in range(machines)]}
+        of = job(steps=steps, pipelines=machines, microbatches=12 // machines, devices=devices)
         whole = dataclasses.replace(
-            single_machine(job(steps=STEPS), run="test", log_dir=""),
+            single_machine(of, run="test", log_dir=""),
             rendezvous_port=listeners[0].getsockname()[1],
         )
         self.replicas: dict[int, Replica] = {}
@@ -202,7 +204,7 @@ class World:
                 tokens_per_byte=lambda _: 1.0,
             )
         first = TrackerAddress(rank=0, address=(LOCALHOST, whole.rendezvous_port))
-        self.workers = {rank: Pretender(whole, rank, first) for rank in range(3)}
+        self.workers = {rank: Pretender(whole, rank, first) for rank in range(machines)}
 
     def turn(self) -> None:
         what = self.random.random()
@@ -228,6 +230,17 @@ class World:
         replica.close()
         self.workers[machine].over = True
         self.workers[machine].socket.close()
+
+    def members(self) -> set[int]:
+        """Who keeps the tracker, as who leads knows, once that counts and all workers know where to look."""
+        for replica in self.replicas.values():
+            consensus = replica._consensus
+            if consensus is not None and consensus.decides and not consensus.changes:
+                members = set(consensus.members)
+                alive = [worker for worker in self.workers.values() if not worker.over]
+                known = all({each.rank for each in worker.trackers} == members for worker in alive)
+                return members if known else set()
+        return set()
 
     def first_alone_has_stepped(self) -> bool:
         first, *others = (worker.step for worker in self.workers.values())
@@ -294,6 +307,30 @@ def test_a_machine_dies_at_any_moment(seed: int) -> None:
             world.close()
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_machine_that_stands_by_takes_the_place_of_a_lost_one(seed: int) -> None:
+    """Of four machines two are lost, the second one once the first one's place is taken."""
+    steps = 250
+    soon, again, back = quick()
+    with soon, again, back, patch.object(replica_module, "LOST_S", 0.1):
+        world = World(seed, machines=4, steps=steps)
+        try:
+            world.run(lambda: len(world.committed) > 3)
+            first = world.random.choice(replicas_of(world.replicas[0]._spec))
+            world.kill(first)
+            world.run(lambda: world.members() == set(range(4)) - {first})
+            assert len(world.committed) < steps, "it was in time"
+            world.kill(world.random.choice(sorted(world.members())))
+            world.run(lambda: any(replica.journal.over for replica in world.replicas.values()))
+            assert all(replica.failure is None for replica in world.replicas.values())
+            assert sorted(world.committed) == list(range(steps))
+            for step, epoch in world.committed.items():
+                held = world.sums[step, epoch]
+                assert sorted(unit for units in held.values() for unit in units) == list(range(12))
+        finally:
+            world.close()
+
+
 def test_one_of_three_alone_gives_up_and_says_what_it_lost() -> None:
     soon, again, back = quick()
     with soon, again, back, patch.object(replica_module, "GIVE_UP_S", 0.2):
@@ -324,4 +361,8 @@ def test_replicas_are_spread_over_data_centres(devices: list[int], expected: tup
     of = job(pipelines=len(devices), microbatches=4, devices={"pipelines": [[device] for device in devices]})
     spec = single_machine(of, run="test", log_dir="")
     assert replicas_of(spec) == (0,), "one machine has all"
-    assert replicas_of(dataclasses.replace(spec, local=(0,))) == expected
+    apart = dataclasses.replace(spec, local=(0,))
+    assert replicas_of(apart) == expected
+    others = set(range(len(devices))) - set(expected) if len(expected) > 1 else set()
+    assert candidates_of(apart)[: len(expected)] == expected
+    assert set(candidates_of(apart)[len(expected) :]) == others, "they stand by"

@@ -109,6 +109,19 @@ def test_any_machine_may_be_lost(killed: int, tmp_path: Path) -> None:
         )
 
 
+def test_two_machines_are_lost_one_after_the_other(tmp_path: Path) -> None:
+    """Of four: the fourth one takes the first one's place, so that the run survives the second loss too."""
+    devices = {"pipelines": [[0], [1], [2], [3]]}
+    with machines(tmp_path, steps=400, pipelines=4, microbatches=3, devices=devices) as run:
+        until(lambda: run.steps() >= 3)
+        run.kill(0)
+        until(lambda: any(", in place of a lost machine" in log["line"] for log in run.of_kind("log")))
+        run.kill(1)
+        run.wait()
+        result = run.check_equal_to_one_process()
+        assert [change["lost"] for change in result["swap"]["changes"]] == [[0], [1]]
+
+
 def test_the_trackers_machine_falls_silent(tmp_path: Path) -> None:
     with machines(tmp_path, steps=30) as run:
         until(lambda: run.steps() >= 3)

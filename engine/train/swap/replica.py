@@ -4,6 +4,9 @@ The first machine's replica begins: workers and the other replicas connect to it
 them where every replica is. Where it is lost, the others elect one of them (engine.control.consensus), which
 makes a tracker of the log; workers find it by asking each replica in turn. A machine that cannot reach most
 of the others decides nothing any more, so no two trackers are ever at work.
+
+Three machines keep the tracker. Further ones stand by: they are connected to all of them, learn the log, and
+one of them takes the place of a machine that is lost.
 """
 
 import contextlib
@@ -18,6 +21,7 @@ from engine.control.consensus import Append, Appended, Consensus, Message, Reque
 from engine.control.identity import identity_of
 from engine.control.selector_driver import Listener, SelectorChannel, call
 from engine.job.events.base import Emit
+from engine.job.events.training import Log
 from engine.job.launch import LaunchSpec
 from engine.train.swap.journal import Journal, Record, record_from
 from engine.train.swap.messages import (
@@ -41,14 +45,24 @@ AGAIN_S = 0.5  # between two attempts to connect to another replica
 JOIN_S = 120.0  # for the first replica to be there
 GIVE_UP_S = 15.0  # without a leader
 MOST_REPLICAS = 3
+MOST_STANDBYS = 4  # each is connected to each replica and each other one
+LOST_S = (
+    6.0  # without a word from a replica, until another one takes its place; it says something every 0.5 s
+)
 
 
 def replicas_of(spec: LaunchSpec) -> tuple[int, ...]:
-    """The ranks whose machines keep the tracker, the first one first: three, or one where there are fewer.
+    """The ranks whose machines keep the tracker at first: three, or one where there are fewer machines.
 
-    They are the lowest ranks of their machines among the workers that begin, in as many data centres as there
-    are. Two machines could not tell the loss of the other from the loss of the network between them.
+    The first one leads. They are the lowest ranks of their machines among the workers that begin, in as many
+    data centres as there are. Two machines could not tell the loss of the other from the loss of the network
+    between them.
     """
+    return candidates_of(spec)[:MOST_REPLICAS]
+
+
+def candidates_of(spec: LaunchSpec) -> tuple[int, ...]:
+    """The same, and after them the ranks whose machines stand by to take the place of one that is lost."""
     lowest: dict[str, int] = {}
     for assignment in sorted(spec.ranks, key=lambda assignment: assignment.rank):
         if assignment.rank < spec.job.cell.pipelines:
@@ -57,7 +71,7 @@ def replicas_of(spec: LaunchSpec) -> tuple[int, ...]:
         return (spec.first_rank,)
     dc_of = {assignment.rank: assignment.dc for assignment in spec.ranks}
     chosen: list[int] = []
-    for _ in range(MOST_REPLICAS):
+    for _ in range(min(len(lowest), MOST_REPLICAS + MOST_STANDBYS)):
         used = [dc_of[rank] for rank in chosen]
         left = [rank for rank in lowest.values() if rank not in chosen]
         chosen.append(min(left, key=lambda rank: (used.count(dc_of[rank]), rank)))
@@ -69,7 +83,7 @@ class Replica:
 
     Parameters
     ----------
-    me : the rank of this machine that is one of `replicas_of` the spec. listening : where others connect.
+    me : the rank of this machine that is one of `candidates_of` the spec. listening : where others connect.
     emit : takes events. start : starts the process of a rank that is to join now.
     stop_flag : one byte, set to end the run after the step at hand.
     tokens_per_byte : of the text of a step, that counts; None where tokens do not say their text.
@@ -95,7 +109,7 @@ class Replica:
         self._spec, self._me, self._selector = spec, me, selector
         self._emit, self._start, self._stop_flag = emit, start, stop_flag
         self._tokens_per_byte = tokens_per_byte
-        self._ranks = replicas_of(spec)
+        self._ranks, self._candidates = replicas_of(spec), candidates_of(spec)
         host, port = listening.getsockname()[:2]
         self._addresses = {me: TrackerAddress(rank=me, address=(host, port))}
         self._peers: dict[int, SelectorChannel[Any]] = {}  # other replicas, by rank
@@ -104,6 +118,7 @@ class Replica:
         self._consensus: Consensus | None = None
         self._led_at = time.monotonic() + (JOIN_S - GIVE_UP_S)  # when there was a leader
         self._end_asked = False
+        self._told = self._ranks  # members that the log names
         self.journal = Journal(spec.job)
         self.tracker: Tracker | None = None
         self.failure: str | None = None
@@ -169,6 +184,7 @@ class Replica:
                 self._peers[rank] = connection
                 connection.send(Join(tracker=self._addresses[self._me]))
                 if self._consensus is not None:
+                    self._tell_roster()
                     self._consensus.connected(rank)
 
     def handle(self, connection: SelectorChannel[Any], message: ToReplica) -> None:
@@ -177,7 +193,7 @@ class Replica:
             case Join():
                 self._on_join(connection, message)
             case Roster():
-                self._form({tracker.rank: tracker for tracker in message.trackers})
+                self._on_roster({tracker.rank: tracker for tracker in message.trackers})
             case RequestVote() | Vote() | Append() | Appended():
                 self._on_consensus(connection, message)
             case EndAsked():
@@ -214,34 +230,40 @@ class Replica:
 
     def _on_join(self, connection: SelectorChannel[Any], message: Join) -> None:
         rank = connection.rank
-        if rank not in self._ranks or message.tracker.rank != rank:
+        if rank not in self._candidates or message.tracker.rank != rank:
             raise ValueError("it is not a replica of this run's tracker")
         self._peers[rank] = connection
+        self._addresses[rank] = message.tracker
         if self._consensus is not None:
+            self._tell_roster()  # before what the consensus says: who stands by may be new
             self._consensus.connected(rank)
         elif self._me == self._spec.first_rank:
-            self._addresses[rank] = message.tracker
             self._form_if_all()
 
     def _form_if_all(self) -> None:
         """On the first replica's machine: begin to keep the log together once all are there."""
-        if set(self._addresses) != set(self._ranks):
+        if not set(self._ranks) <= set(self._addresses):
             return
-        roster = tuple(self._addresses[rank] for rank in self._ranks)
-        for connection in self._peers.values():
-            connection.send(Roster(trackers=roster))
-        self._form(self._addresses)
+        self._tell_roster()
+        self._form()
         assert self.tracker is not None
-        for connection in self.tracker.connections():
-            connection.send(self._welcome())
+        self._welcome_all()
         self.tracker.begin()
 
-    def _form(self, addresses: dict[int, TrackerAddress]) -> None:
-        if self._consensus is not None:
-            return
-        if set(addresses) != set(self._ranks):
+    def _tell_roster(self) -> None:
+        """Tell the other replicas, and those that stand by, where all are that are known here."""
+        roster = Roster(trackers=tuple(self._addresses.values()))
+        for connection in self._peers.values():
+            connection.send(roster)
+
+    def _on_roster(self, addresses: dict[int, TrackerAddress]) -> None:
+        if not set(self._ranks) <= set(addresses) <= set(self._candidates):
             raise ValueError("it names other replicas than the run has")
-        self._addresses = addresses
+        self._addresses = {**addresses, **self._addresses}
+        if self._consensus is None:
+            self._form()
+
+    def _form(self) -> None:
         self._consensus = Consensus(
             self._me,
             self._ranks,
@@ -250,6 +272,8 @@ class Replica:
             now=time.monotonic(),
             random=random.Random(),
         )
+        for rank in self._peers:
+            self._consensus.connected(rank)
 
     def _on_consensus(self, connection: SelectorChannel[Any], message: Message) -> None:
         if self._consensus is None or self._peers.get(connection.rank) is not connection:
@@ -264,7 +288,7 @@ class Replica:
         """Connect to the others, take part in elections, and begin or end to be the tracker."""
         if now >= self._again_at:
             self._again_at = now + AGAIN_S
-            for rank in self._ranks:
+            for rank in self._candidates:
                 self._call(rank)
         consensus = self._consensus
         if consensus is not None:
@@ -277,6 +301,7 @@ class Replica:
                 self._led_at = now
             if consensus.decides and self.tracker is None:
                 self.tracker = self._new_tracker(first=False)
+            self._replace_lost(consensus, now)
             if not consensus.leads and self.tracker is not None:
                 self._resign()
         if now > self._led_at + GIVE_UP_S and self.failure is None:
@@ -284,7 +309,7 @@ class Replica:
 
     def _call(self, rank: int) -> None:
         """Connect to a replica with a lower number; the others connect to this one."""
-        if self._ranks.index(rank) >= self._ranks.index(self._me):
+        if self._candidates.index(rank) >= self._candidates.index(self._me):
             return
         if rank in self._calls and self._calls[rank].open:
             return
@@ -299,9 +324,26 @@ class Replica:
         with contextlib.suppress(OSError):
             self._calls[rank] = call(where, self._selector, me, rank, FROM_REPLICA, self, silent_s=SILENT_S)
 
+    def _replace_lost(self, consensus: Consensus, now: float) -> None:
+        """Let a machine that stands by take the place of one that is lost."""
+        members = consensus.replaces(now, silent_s=LOST_S, count=len(self._ranks))
+        if members:
+            consensus.change(members)
+            self._welcome_all()
+        elif consensus.decides and not consensus.changes:
+            self._tell_members(consensus.members)
+
+    def _tell_members(self, members: tuple[int, ...]) -> None:
+        """Say in the log who keeps the tracker from now on, where that has changed."""
+        nodes = {assignment.rank: assignment.node for assignment in self._spec.ranks}
+        for rank in sorted(set(members) - set(self._told)):
+            line = f"{nodes[rank]} keeps what the tracker decides, in place of a lost machine"
+            self._emit(Log(rank=self._me, line=line, t=time.time()))
+        self._told = members
+
     def _why_without(self) -> str:
         nodes = {assignment.rank: assignment.node for assignment in self._spec.ranks}
-        away = [nodes[rank] for rank in self._ranks if rank != self._me and rank not in self._peers]
+        away = [nodes[rank] for rank in self._members if rank != self._me and rank not in self._peers]
         names = " and ".join(away) or "the others"
         return (
             f"lost {names} of the {len(self._ranks)} machines that keep the state of the run: it survives the"
@@ -329,7 +371,7 @@ class Replica:
 
     def _new_tracker(self, *, first: bool) -> Tracker:
         nodes = {assignment.rank: assignment.node for assignment in self._spec.ranks}
-        lost = {nodes[rank] for rank in self._ranks if rank != self._me and rank not in self._peers}
+        lost = {nodes[rank] for rank in self._members if rank != self._me and rank not in self._peers}
         awaited = None if first else [rank for rank in self.journal.workers if nodes[rank] not in lost]
         return Tracker(
             self._spec,
@@ -350,9 +392,20 @@ class Replica:
             connection.close()
         self.tracker = None
 
+    @property
+    def _members(self) -> tuple[int, ...]:
+        """The replicas as this one knows them."""
+        return self._ranks if self._consensus is None else self._consensus.members
+
     def _welcome(self) -> Welcome:
         known = self._addresses if self._consensus is not None else {}
-        return Welcome(trackers=tuple(known[rank] for rank in self._ranks if rank in known))
+        return Welcome(trackers=tuple(known[rank] for rank in self._members if rank in known))
+
+    def _welcome_all(self) -> None:
+        """Tell the workers where to look for the tracker when this one is lost."""
+        if self.tracker is not None:
+            for connection in self.tracker.connections():
+                connection.send(self._welcome())
 
 
 class _Either:
