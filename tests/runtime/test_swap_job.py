@@ -75,9 +75,14 @@ def test_refused_with_the_field(changes: dict[str, Any], message: str) -> None:
         planned(job(**changes))
 
 
-def test_the_site_refuses_it() -> None:
-    with pytest.raises(InputError, match=r"strategy.*meridian train"):
-        pinned_document(document())
+@pytest.mark.parametrize(
+    "changes", [{"joins": [{"after_step": 1, "device": 4}]}, {"leaves": [{"after_step": 1, "worker": 0}]}]
+)
+def test_the_site_refuses_workers_that_come_and_go_as_planned(changes: dict[str, Any]) -> None:
+    pinned_document(document())
+    (field,) = changes
+    with pytest.raises(InputError, match=rf"strategy.{field}.*meridian train"):
+        pinned_document(document(swap={"gpu": GPU, **changes}))
 
 
 def test_document_survives_a_launch() -> None:

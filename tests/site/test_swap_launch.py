@@ -163,3 +163,10 @@ def test_only_operators_launch(world: World) -> None:
         answer = world.client(name).post("/runs/swap/", values(world, **FORM))
         assert answer.status_code == (403 if name == "viewer" else 302)
     assert not Run.objects.exists()
+
+
+def test_a_new_form_is_checked_with_its_first_values(world: World) -> None:
+    page = world.client("operator").get("/runs/swap/")
+    checks = {check["name"]: check for check in page.context["form"].dry["checks"]}
+    assert checks["Swap plan"]["text"] == "4 sub-models, 6 loads per step; computing covers loading."
+    assert "0.7 MiB of 80 GiB" in checks["Memory"]["text"]

@@ -48,7 +48,11 @@ def swap_document(values: Mapping[str, Any]) -> dict[str, Any]:
             **{name: values[name] for name in ("steps", "lr", "seed")},
             "weight_decay_on": "matrices",
         },
-        "strategy": {"kind": "swap", "gpu": _gpu(pools), "gradients": values["gradients"]},
+        "strategy": {
+            "kind": "swap",
+            "gpu": gpu_given(_gpu(pools), values),
+            "gradients": values["gradients"],
+        },
     }
     if values["device"] == "emulated":
         times = {name.removesuffix("_ms"): values[name] for name in TIMES}
@@ -71,6 +75,17 @@ def spread(workers: int, gpus: Mapping[str, int]) -> dict[str, int]:
             shares[name] += 1
             workers -= 1
     return {name: count for name, count in shares.items() if count}
+
+
+def gpu_given(gpu: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`strategy.gpu` with what a form says of it; what is left empty is left out."""
+    memory_gib = values.get("memory_gib")
+    given = {
+        "memory_bytes": None if memory_gib is None else memory_gib * GIB,
+        "host_to_device_gb_s": values.get("host_to_device_gb_s"),
+    }
+    others = {name: value for name, value in gpu.items() if name not in given}
+    return others | {name: value for name, value in given.items() if value is not None}
 
 
 def _gpu(pools: Mapping[str, GpuPool]) -> dict[str, Any]:

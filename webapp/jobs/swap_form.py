@@ -14,10 +14,10 @@ from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, GpuPool, Node
 from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.forms import ADAPT, PREFILL, RECOVERY, JobForm
-from webapp.jobs.swap_document import GIB, SHAPE, TIMES, swap_document
+from webapp.jobs.swap_document import GIB, SHAPE, TIMES, gpu_given, swap_document
 from webapp.planning.data_fields import of_job
 from webapp.planning.document import site_job
-from webapp.planning.forms import RUN_ON, DataCenterChoice
+from webapp.planning.forms import RUN_ON, DataCenterChoice, of_plan
 
 # Fields of a launch that say how pipelines run: workers that swap have none of them.
 OF_PIPELINES = {
@@ -44,8 +44,8 @@ FIRST: dict[str, Any] = {
     "hidden": 32,
     "heads": 2,
     "seq": 16,
-    "memory_gib": 0.0015,
-    "host_to_device_gb_s": 0.04,
+    "memory_gib": 0.0007,
+    "host_to_device_gb_s": 0.02,
     "gradients": "host",
     "microbatches": 4,
     "micro_batch": 2,
@@ -116,13 +116,8 @@ class SwapFields(JobForm):
         return super().clean()
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        strategy, memory_gib = self.old["strategy"], cleaned["memory_gib"]
-        given = {
-            "memory_bytes": None if memory_gib is None else memory_gib * GIB,
-            "host_to_device_gb_s": cleaned["host_to_device_gb_s"],
-        }
-        gpu = {name: value for name, value in strategy["gpu"].items() if name not in given}
-        gpu |= {name: value for name, value in given.items() if value is not None}
+        strategy = self.old["strategy"]
+        gpu = gpu_given(strategy["gpu"], cleaned)
         self.old = {**self.old, "strategy": {**strategy, "gpu": gpu, "gradients": cleaned["gradients"]}}
         document = super()._document(cleaned)
         planned(site_job(document))  # refuses a model that does not fit, at its field
@@ -165,11 +160,14 @@ class SwapForm(SwapFields):
     )
     ffn = of_job("model.ffn", label="Inner width", help_text="Of the MLP. Leave empty for the family's own.")
     seq = of_job("model.seq", label="Sequence length, tokens")
-    forward_ms = forms.FloatField(
-        label="Forward time, ms", min_value=0.001, help_text="Of one mini-batch through the whole model."
+    forward_ms = of_plan(
+        "job.forward_ms",
+        label="Forward time, ms",
+        required=True,
+        help_text="Of one mini-batch through the whole model.",
     )
-    recompute_ms = forms.FloatField(label="Recompute time, ms", min_value=0.001)
-    backward_ms = forms.FloatField(label="Backward time, ms", min_value=0.001)
+    recompute_ms = of_plan("job.recompute_ms", label="Recompute time, ms", required=True)
+    backward_ms = of_plan("job.backward_ms", label="Backward time, ms", required=True)
 
     layout = [
         JobForm.layout[0],

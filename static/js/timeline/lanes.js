@@ -103,13 +103,13 @@ export const loadPlace = (row, out) => ({ top: row.y + (out ? 19 : 16), height: 
 /** Copies between host and GPU while ops run, where the model is swapped; they take the place of the predicted strip. */
 export function paintLoads(scene, row) {
   if (!row.full) return;
-  for (const { block, shift } of pieces(scene, row.lane)) {
-    const { loads } = block;
-    if (!loads) continue;
-    for (let i = 0; i < loads.n; i++) {
-      const x0 = scene.snap(Math.max(scene.left, scene.x(loads.start[i] + shift))), x1 = scene.snap(scene.x(loads.end[i] + shift)), { top, height } = loadPlace(row, loads.out[i]);
-      if (x1 >= scene.left && x0 <= scene.right) scene.strips.add(scene.style.loads[loads.out[i]], x0, top, Math.max(1, x1 - x0), height);
-    }
+  for (const { block, shift } of pieces(scene, row.lane)) loadsOf(scene, row, block, shift, scene.style.loads);
+}
+
+function loadsOf(scene, row, { loads }, shift, styles) {
+  for (let i = 0; i < (loads?.n ?? 0); i++) {
+    const x0 = scene.snap(Math.max(scene.left, scene.x(loads.start[i] + shift))), x1 = scene.snap(scene.x(loads.end[i] + shift)), { top, height } = loadPlace(row, loads.out[i]);
+    if (x1 >= scene.left && x0 <= scene.right) scene.strips.add(styles[loads.out[i]], x0, top, Math.max(1, x1 - x0), height);
   }
 }
 
@@ -137,6 +137,7 @@ export function paintAhead(scene, row) {
   for (const anchor of scene.anchors) {
     if (anchor.iteration <= reported) continue;
     const block = scene.model.predictionAt(anchor.iteration).ops[row.lane];
+    if (row.full) loadsOf(scene, row, block, anchor.start, scene.style.loadsAhead);
     for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
       const x0 = scene.snap(scene.x(block.start[i] + anchor.start));
       if (x0 > scene.right) break;

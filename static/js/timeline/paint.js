@@ -17,6 +17,7 @@ export function makeStyle(ratio) {
     transfer: [withAlpha(t.opF, 0.32), withAlpha(t.opB, 0.32)],
     transferEdge: [t.opF, t.opB],
     loads: [t.opF, t.opB],
+    loadsAhead: [withAlpha(t.opF, 0.42), withAlpha(t.opB, 0.42)],
     band: withAlpha(t.opLabel, 0.55),
     // What an op is filled with where patterns show: ground and pattern in one.
     fills: ops.map((colour, kind) => (kind === RECOMPUTE ? diagonal(TILE.recompute, withAlpha(t.opLabel, 0.5), 1, ratio, colour) : kind === ALL_REDUCE ? level(TILE.allReduce, withAlpha(t.opLabel, 0.45), ratio, colour) : kind === PREFILL ? dots(TILE.prefill, colour, ratio, withAlpha(colour, 0.3)) : colour)),
