@@ -94,6 +94,8 @@ TOGETHER = (
     (
         "tests/runtime/prefill/",
         "tests/runtime/test_export.py",
+        "tests/runtime/test_learning_rate.py",
+        "tests/dataset/test_chat.py",
         "tests/site/test_completions.py",
         "tests/fake_cuda/test_prefill.py",
     ),

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from engine.dataset.chat import ChatError, _unmarked
 from engine.dataset.tokenizer import TextTokenizer
@@ -30,25 +29,24 @@ TEMPLATES = {
 
 
 def theirs(folder: str, **how: Any) -> Any:
-    return PreTrainedTokenizerFast.from_pretrained(folder).apply_chat_template(
-        MESSAGES, return_dict=True, **how
-    )
+    """What transformers makes of the messages with the chat template of the folder."""
+    from transformers import PreTrainedTokenizerFast  # half a second, which one worker of all spends
+
+    return PreTrainedTokenizerFast.from_pretrained(folder).apply_chat_template(MESSAGES, **how)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
     folder = byte_folder(tmp_path, TEMPLATES[name])
     template = TextTokenizer(folder).chat_template()
-    assert _unmarked(template._text(MESSAGES))[0] == PreTrainedTokenizerFast.from_pretrained(
-        folder
-    ).apply_chat_template(MESSAGES, tokenize=False)
+    assert _unmarked(template._text(MESSAGES))[0] == theirs(folder, tokenize=False)
 
 
 def test_marked_generation_is_that_of_transformers(tmp_path: Path) -> None:
     folder = byte_folder(tmp_path, MARKED)
     tokenizer = TextTokenizer(folder)
     (ids,) = tokenizer.of_chats([tokenizer.chat_template().rendered(MESSAGES)])
-    answer = theirs(folder, return_assistant_tokens_mask=True)
+    answer = theirs(folder, return_dict=True, return_assistant_tokens_mask=True)
     assert ids.tokens.tolist() == answer["input_ids"]
     assert ids.counts is not None
     assert ids.counts.astype(int).tolist() == answer["assistant_masks"]

@@ -1,17 +1,13 @@
 """Schedules of the learning rate are those of transformers and torch; what does not fit a run is named."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.optim.lr_scheduler import LambdaLR, LinearLR
-from transformers.optimization import (
-    get_cosine_with_min_lr_schedule_with_warmup,
-    get_linear_schedule_with_warmup,
-    get_wsd_schedule,
-)
+from torch.optim.lr_scheduler import LinearLR
 
 from engine.errors import InputError
 from engine.job.learning_rate import LearningRateSchedule
@@ -20,10 +16,15 @@ from tests.runtime.jobs import job
 FINAL = st.floats(0, 1)
 
 
-def theirs(schedule: Callable[[torch.optim.Optimizer], LambdaLR]) -> Callable[[int], float]:
+def theirs(schedule: str, *arguments: Any, **options: Any) -> Callable[[int], float]:
     """The factor of a step by a scheduler of transformers."""
+    from transformers import optimization  # half a second, which one worker of all spends
+
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    return schedule(optimizer).lr_lambdas[0]  # type: ignore[no-any-return]
+    lambdas: list[Callable[[int], float]] = getattr(optimization, schedule)(
+        optimizer, *arguments, **options
+    ).lr_lambdas
+    return lambdas[0]
 
 
 def compare(schedule: LearningRateSchedule, factor: Callable[[int], float], steps: int) -> None:
@@ -37,16 +38,15 @@ def compare(schedule: LearningRateSchedule, factor: Callable[[int], float], step
 def test_cosine(warmup: int, left: int, final: float) -> None:
     schedule = LearningRateSchedule(warmup_steps=warmup, decay="cosine", final=final)
     # Theirs ends a step after the last one; ours in it.
-    factor = theirs(
-        lambda o: get_cosine_with_min_lr_schedule_with_warmup(o, warmup, warmup + left - 1, min_lr_rate=final)
-    )
+    cosine = "get_cosine_with_min_lr_schedule_with_warmup"
+    factor = theirs(cosine, warmup, warmup + left - 1, min_lr_rate=final)
     compare(schedule, factor if not warmup else warmed(factor, warmup), warmup + left)
 
 
 @given(st.integers(0, 8), st.integers(2, 30), FINAL)
 def test_linear(warmup: int, left: int, final: float) -> None:
     schedule = LearningRateSchedule(warmup_steps=warmup, decay="linear", final=final)
-    to_zero = theirs(lambda o: get_linear_schedule_with_warmup(o, warmup, warmup + left - 1))
+    to_zero = theirs("get_linear_schedule_with_warmup", warmup, warmup + left - 1)
     compare(schedule, warmed(lambda step: final + (1 - final) * to_zero(step), warmup), warmup + left)
 
 
@@ -79,11 +79,8 @@ def test_wsd(warmup: int, stable: int, cooldown: int, final: float, shape: str, 
         final=final,
         decay_steps=ends if after else None,
     )
-    factor = theirs(
-        lambda o: get_wsd_schedule(
-            o, warmup, cooldown, num_stable_steps=stable, decay_type=shape, min_lr_ratio=final
-        )
-    )
+    ends_with = {"num_stable_steps": stable, "decay_type": shape, "min_lr_ratio": final}
+    factor = theirs("get_wsd_schedule", warmup, cooldown, **ends_with)
     steps = ends + after
     for step in range(steps):
         expected = (step + 1) / warmup if step < warmup else factor(step)
