@@ -176,3 +176,17 @@ def test_layers_by_hand_have_a_choice_of_their_own() -> None:
 def test_algorithm_1_has_one_recomputation_for_all() -> None:
     with pytest.raises(InputError, match=r"job\.recompute"):
         parse(PlanRequest, {**one(recompute="auto"), "method": "algorithm1"})
+
+
+@settings(max_examples=8, deadline=None)
+@given(memory_gb=st.tuples(st.floats(6, 26), st.floats(6, 26)), microbatches=st.sampled_from([2, 5, 8]))
+def test_on_gpus_of_different_memory_no_choice_by_stage_is_better(
+    memory_gb: tuple[float, float], microbatches: int
+) -> None:
+    """The later stages of 1F1B hold fewer microbatches, so they may repeat less than the first."""
+    data = one([2, 2], recompute="auto", partitions=3, microbatches=microbatches, fused_attention=False)
+    data["job"]["model"] = {**SHAPE, "layers": 7, "family": "llama"}
+    for dc, gb in zip(data["datacenters"], memory_gb, strict=True):
+        dc["gpu_type"] = {"peak_tflops": 312, "memory_gb": gb, "hbm_gb_s": 2039}
+    least = trying_all(data)
+    assert score(answer_of(data)) >= least - 1e-9 * abs(least)
