@@ -18,6 +18,7 @@ from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.prefill.adjacent_stages import gpus_of
 from engine.job.recovery.attempt import Attempt, EndedRank, OpenFailure
+from engine.job.recovery.cutting import cell_changes
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import Layout
 from engine.job.recovery.plan import Saved, restart_point
@@ -174,6 +175,17 @@ def test_fewer_stages_take_the_times_and_limits_of_their_layers(limit: int | lis
     assert cut.job.device.times_ms.forward == [30.0, 30.0]
     assert cut.job.device.times_ms.backward == [40.0, 20.0]
     assert cut.job.pipeline_strategy.memory_limit == 2
+
+
+def test_limits_by_stage_stay_where_the_gpus_do() -> None:
+    whole = job(memory_limit=[5, 4, 6])
+
+    def limit(dcs: tuple[int, ...]) -> Any:
+        changes = cell_changes(whole, stages=3, pipelines=1, passes=(2, 1), dcs=dcs)
+        return changes.get("strategy.memory_limit", "as it was")
+
+    assert limit(whole.dcs) == "as it was"
+    assert limit(tuple(1 - dc for dc in whole.dcs)) == 4
 
 
 def test_layers_by_hand_stay_with_as_many_stages_and_are_even_with_fewer() -> None:

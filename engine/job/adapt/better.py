@@ -68,7 +68,7 @@ def _changes_of(spec: LaunchSpec, grid: Grid, passes: tuple[int, int]) -> dict[s
     return {
         "cell.dc_of_stage": None,
         "cell.devices": {"pipelines": pipelines},
-        **cell_changes(spec.job, stages=len(grid[0]), pipelines=len(grid), passes=passes),
+        **cell_changes(spec.job, stages=len(grid[0]), pipelines=len(grid), passes=passes, moves=True),
     }
 
 

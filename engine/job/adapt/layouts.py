@@ -336,7 +336,13 @@ def _timed(
         "cell.dc_of_stage": list(cell.dcs),
         "cell.devices": None,
         "datacenters": _with_reserve(spec),
-        **cell_changes(spec.job, stages=stages, pipelines=cell.pipelines, passes=passes),
+        **cell_changes(
+            spec.job,
+            stages=stages,
+            pipelines=cell.pipelines,
+            passes=passes,
+            moves=cell.dcs != spec.job.dcs,
+        ),
     }
     return timed(spec, ranks, changes, conditions)
 

@@ -68,8 +68,14 @@ def leads(spec: LaunchSpec, here: Sequence[RankAssignment]) -> bool:
     return any(a.rank == spec.first_rank for a in here)
 
 
-def cell_changes(job: TrainJob, *, stages: int, pipelines: int, passes: tuple[int, int]) -> dict[str, Any]:
-    """Changes to the job for so many stages and pipelines; `passes`: microbatches, and passes in a step."""
+def cell_changes(
+    job: TrainJob, *, stages: int, pipelines: int, passes: tuple[int, int], moves: bool
+) -> dict[str, Any]:
+    """Changes to the job for so many stages and pipelines.
+
+    passes : microbatches, and passes in a step.
+    moves : whether a stage may get a GPU of another data centre than now.
+    """
     whole_cells = pipelines % job.cell.cell_pipelines == 0
     cells = pipelines // job.cell.cell_pipelines if whole_cells else 1
     microbatches, accumulation = passes
@@ -80,6 +86,7 @@ def cell_changes(job: TrainJob, *, stages: int, pipelines: int, passes: tuple[in
         "cell.microbatches": microbatches,
         "cell.accumulation": accumulation,
         **_scaled(job, stages),
+        **_limited(job, stages, moves=moves),
         **_prefilling(job, cells),
     }
 
@@ -96,7 +103,7 @@ def _prefilling(job: TrainJob, cells: int) -> dict[str, Any]:
 
 
 def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
-    """Per-stage figures for another number of stages: times by layers, limits by the layers that are held."""
+    """Per-stage figures for another number of stages: times by layers."""
     if stages == job.cell.stages:
         return {}
     before = np.array([len(layers) for layers in job.layers_of_stage])
@@ -110,13 +117,25 @@ def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
         scaled["device.times_ms"] = {
             kind: [float(ms[layers].sum()) for layers in cut] for kind, ms in of_layer.items()
         }
+    return scaled
+
+
+def _limited(job: TrainJob, stages: int, *, moves: bool) -> dict[str, Any]:
+    """Limits for another number of stages, or other data centres, by the layers that are held.
+
+    Of limits by stage the least room counts then: any GPU may take any of the new stages.
+    """
+    now = np.array([len(layers) for layers in job.layers_of_stage])
+    cuts = stages != job.cell.stages
+    most = -(-job.model.layers // stages) if cuts else int(now.max())
+    limited = {}
     for name in LIMITS:
         limit = getattr(job.pipeline_strategy, name)
-        if limit is not None:
-            # Of limits by stage the least room: any GPU may take any of the new stages.
-            room = int(np.min(limit * before)) if isinstance(limit, list) else limit * int(before.max())
-            scaled[f"strategy.{name}"] = max(1, room // max(map(len, cut)))
-    return scaled
+        if isinstance(limit, list) and (cuts or moves):
+            limited[f"strategy.{name}"] = max(1, int(np.min(limit * now)) // most)
+        elif limit is not None and cuts:
+            limited[f"strategy.{name}"] = max(1, limit * int(now.max()) // most)
+    return limited
 
 
 def cut_document(job: TrainJob, changes: dict[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,9 @@ def _cuts(
             continue
         where, ranks = placed
         for passes in passes_of(job, total // pipelines):
-            yield {**where, **cell_changes(job, stages=stages, pipelines=pipelines, passes=passes)}, ranks
+            moves = tuple(where["cell.dc_of_stage"]) != job.dcs
+            changes = cell_changes(job, stages=stages, pipelines=pipelines, passes=passes, moves=moves)
+            yield {**where, **changes}, ranks
         return
 
 
