@@ -181,7 +181,7 @@ def test_limits_by_stage_stay_where_the_gpus_do() -> None:
     whole = job(memory_limit=[5, 4, 6])
 
     def limit(dcs: tuple[int, ...]) -> Any:
-        changes = cell_changes(whole, stages=3, pipelines=1, passes=(2, 1), moves=dcs is not None)
+        changes = cell_changes(whole, stages=3, pipelines=1, passes=(2, 1), moves=dcs != whole.dcs)
         return changes.get("strategy.memory_limit", "as it was")
 
     assert limit(whole.dcs) == "as it was"
