@@ -6,6 +6,7 @@ the all-reduce that runs. So exchanges of two GPUs then improve each proposal, a
 an estimate of an iteration.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -23,7 +24,8 @@ from engine.plan.placement.partition_search import PartitionSearch
 from engine.plan.placement.place import default_evaluations, lay_out, solve
 from engine.plan.placement.problem import Problem, problem
 
-MOST_ESTIMATED = 4096  # placements of which an iteration is estimated
+MOST_GIVEN = 32  # placements, the fastest by their estimate
+DESCENT_S = 1.0  # of CPU, for the exchanges from all starts together
 MOST_SUBSETS = 16  # choices of the GPUs that are left out, where there are more than a placement takes
 SEARCH_S = 1.0  # of DT-FM's search, over all of these choices
 
@@ -41,7 +43,7 @@ def present(spec: LaunchSpec) -> Grid:
 def placements(
     spec: LaunchSpec, here: Sequence[RankAssignment], pipelines: int, conditions: Conditions
 ) -> list[Grid]:
-    """Placements of so many pipelines on ranks `here`, the one with the shortest estimated iteration first.
+    """Up to MOST_GIVEN placements of so many pipelines on ranks `here`, the fastest by its estimate first.
 
     Each kind of placement once: GPUs of one data centre that are equally fast count as the same. If the first
     rank is here, it computes the first stage of the first pipeline.
@@ -50,10 +52,13 @@ def placements(
     starts = [*_proposed(spec, here, pipelines, conditions)]
     if pipelines == spec.job.cell.pipelines and len(here) == len(spec.ranks):
         starts.append(present(spec))
-    seen: dict[tuple[tuple[Kind, ...], ...], tuple[float, Grid]] = {}
-    for start in starts:
-        _descend(start, here, estimate, seen, locked=start[0][0].rank == spec.first_rank)
-    ordered = sorted(seen.values(), key=lambda row: row[0])
+    seen: dict[tuple[tuple[Kind, ...], ...], tuple[float, Grid]] = {
+        estimate.name(start): (estimate.iteration_s(start), start) for start in starts
+    }
+    ends = time.thread_time() + DESCENT_S
+    for _, start in sorted(seen.values(), key=lambda row: row[0]):
+        _descend(start, here, estimate, seen, locked=start[0][0].rank == spec.first_rank, ends=ends)
+    ordered = sorted(seen.values(), key=lambda row: row[0])[:MOST_GIVEN]
     return [_settled(spec, grid, here, estimate) for seconds, grid in ordered if seconds < float("inf")]
 
 
@@ -196,10 +201,11 @@ def _descend(
     seen: dict[tuple[tuple[Kind, ...], ...], tuple[float, Grid]],
     *,
     locked: bool,
+    ends: float,
 ) -> None:
     """Exchange two ranks at a time while that shortens the iteration; notes every placement in `seen`.
 
-    locked : the first stage of the first pipeline keeps its rank.
+    locked : the first stage of the first pipeline keeps its rank.  ends : of time.thread_time().
     """
 
     def note(grid: Grid) -> float:
@@ -209,17 +215,15 @@ def _descend(
         return seen[name][0]
 
     at, best_s = start, note(start)
-    while len(seen) < MOST_ESTIMATED:
-        best = at
+    improves = True
+    while improves:
+        improves = False
         for grid in _exchanges(at, here, estimate, locked=locked):
-            seconds = note(grid)
-            if seconds < best_s * (1 - 1e-9):
-                best, best_s = grid, seconds
-            if len(seen) >= MOST_ESTIMATED:
+            if time.thread_time() > ends:
+                return
+            if note(grid) < best_s * (1 - 1e-9):
+                at, best_s, improves = grid, note(grid), True
                 break
-        if best is at:
-            return
-        at = best
 
 
 def _exchanges(
