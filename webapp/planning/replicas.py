@@ -28,7 +28,8 @@ def replicas_document(
         It is not feasible, it cannot be run in this version, or the document that it gives is refused.
     """
     if data.get("slowest_dc") is None:  # not feasible, or compared before comparisons had it
-        raise InputError("data", None, data["reason"] or "compare the plan with data parallelism again")
+        old = "an older version compared it: clone the plan, and compare that"
+        raise InputError("data", None, data["reason"] or old)
     counts, stages = data["pipelines_per_dc"], data["stages"]
     fields = train_fields(
         {**request, "job": {**request["job"], "microbatches": data["microbatches"]}},
