@@ -21,7 +21,7 @@ from engine.job.launch import LaunchSpec, single_machine
 from engine.run.host_process import PipedHost
 from engine.run.launcher import RankGroup
 from tests.ports import free_port
-from tests.runtime.swap_jobs import GPU, job
+from tests.runtime.swap_jobs import EMULATED, GPU, job
 from tests.runtime.test_training_equals_single import reference
 from tests.waiting import until
 
@@ -112,7 +112,9 @@ def test_any_machine_may_be_lost(killed: int, tmp_path: Path) -> None:
 def test_two_machines_are_lost_one_after_the_other(tmp_path: Path) -> None:
     """Of four: the fourth one takes the first one's place, so that the run survives the second loss too."""
     devices = {"pipelines": [[0], [1], [2], [3]]}
-    with machines(tmp_path, steps=400, pipelines=4, microbatches=3, devices=devices) as run:
+    # Steps of 0.2 s and more: the place is taken before they are done.
+    slow = {**EMULATED, "steps": 60, "microbatches": 3}
+    with machines(tmp_path, pipelines=4, devices=devices, **slow) as run:
         until(lambda: run.steps() >= 3)
         run.kill(0)
         until(lambda: any(", in place of a lost machine" in log["line"] for log in run.of_kind("log")))
