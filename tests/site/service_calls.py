@@ -32,6 +32,7 @@ from tests.site.computations import (
 )
 from tests.site.coordinators import NOW, coordinator_event, prefill_event
 from tests.site.replays import question, started, trace_file
+from tests.site.swap_runs import swap_job
 from tests.site.telemetry import adapted, layout_changed, measure
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.traces import file_of, uploaded
@@ -52,8 +53,6 @@ from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.recovery import cut_run, dismiss_ranks
 from webapp.jobs.services.searched import ask_for_schedule
-from webapp.jobs.swap_document import swap_document
-from webapp.jobs.swap_form import FIRST
 from webapp.live import services as live
 from webapp.live.services.coordinators import record_coordinator, record_prefill
 from webapp.live.services.gpus import record_gpus
@@ -235,11 +234,6 @@ def launching_placed(w: World) -> Callable[[], Any]:
     placement = joined_placement(w)
     placed = placed_job(placement, PLACED_TRAINING)
     return partial(jobs.launch_placement, operator(w), placement, name="placed", placed=placed)
-
-
-def swap_job(w: World) -> dict[str, Any]:
-    """A job of workers that swap on one emulated GPU of each of two data centres."""
-    return swap_document({**FIRST, "datacenters": w.dcs[:2], "workers": 2})
 
 
 def loses_a_worker(run: Run) -> Callable[[], None]:

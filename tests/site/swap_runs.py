@@ -6,6 +6,8 @@ from tests.site.world import World, make_node
 from webapp.inventory.models import Node, WanLink
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
+from webapp.jobs.swap_document import swap_document
+from webapp.jobs.swap_form import FIRST
 
 # Six blocks that do not fit the GPU, on the nodes of east: a worker on each.
 FORM: dict[str, Any] = {
@@ -39,6 +41,11 @@ def three_nodes(world: World, device: str = "cpu") -> list[Node]:
     WanLink.objects.create(a=east, b=west, latency_ms=20, bandwidth_gbps=1)
     fields = {"device": device, "gpus": 2, "acl_sha256": "0" * 64, "host": "127.0.0.1"}
     return [make_node(east, f"swap-{number}", **fields) for number in (1, 2, 3)]
+
+
+def swap_job(world: World) -> dict[str, Any]:
+    """The document of workers that swap on one emulated GPU of each of two data centres."""
+    return swap_document({**FIRST, "datacenters": world.dcs[:2], "workers": 2})
 
 
 def values(world: World, **changes: Any) -> dict[str, Any]:

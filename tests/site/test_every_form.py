@@ -38,8 +38,10 @@ from tests.site.page_forms import (
     one_by_one,
     swept,
 )
+from tests.site.swap_runs import swap_job
 from tests.site.world import make_dc
 from webapp.accounts.models import Team
+from webapp.jobs.services import launch_swap
 
 # What a person enters where a field is empty as the form is first shown.
 FILL = {
@@ -147,6 +149,8 @@ def pages(world: Any, people: list[Person]) -> Iterator[tuple[Person, str, str]]
         asked = [url, f"{url}?{ASKED[name]}"] if name in ASKED else [url]
         for person in people:
             yield from ((person, name, one) for one in asked if (ACCESS[name].get or {})[person.name] == "ok")
+    swapping = launch_swap(world.users["admin"], world.team, name="swapping", document=swap_job(world))
+    yield people[1], "jobs:run-clone", reverse("jobs:run-clone", args=[swapping.pk])
     user = world.users["viewer"]  # the page that a link in a mail leads to
     token = default_token_generator.make_token(user)
     link = {"uidb64": urlsafe_base64_encode(force_bytes(user.pk)), "token": token}
