@@ -39,6 +39,7 @@ from tests.site.page_forms import (
     swept,
 )
 from tests.site.swap_runs import swap_job
+from tests.site.test_plan_replicas import compare, plan_of_two
 from tests.site.world import make_dc
 from webapp.accounts.models import Team
 from webapp.jobs.services import launch_swap
@@ -151,6 +152,8 @@ def pages(world: Any, people: list[Person]) -> Iterator[tuple[Person, str, str]]
             yield from ((person, name, one) for one in asked if (ACCESS[name].get or {})[person.name] == "ok")
     swapping = launch_swap(world.users["admin"], world.team, name="swapping", document=swap_job(world))
     yield people[1], "jobs:run-clone", reverse("jobs:run-clone", args=[swapping.pk])
+    compared = compare(world.client("operator"), plan_of_two(world, 1))
+    yield people[1], "planning:plan-detail", reverse("planning:plan-detail", args=[compared.pk])
     user = world.users["viewer"]  # the page that a link in a mail leads to
     token = default_token_generator.make_token(user)
     link = {"uidb64": urlsafe_base64_encode(force_bytes(user.pk)), "token": token}

@@ -26,12 +26,11 @@ def operator(world: World) -> Client:
     return world.client("operator")
 
 
-@pytest.fixture(params=[1, 2], ids=["no pipeline", "two stages"])
-def plan(world: World, request: pytest.FixtureRequest) -> Plan:
+def plan_of_two(world: World, partitions: int) -> Plan:
     """Four GPUs in each of two data centres, and what a launch trains."""
     two = ("east", "mid")
     of = world.plan.request
-    job = {**of["job"], "partitions": request.param, "parameters_per_stage": 5e7}
+    job = {**of["job"], "partitions": partitions, "parameters_per_stage": 5e7}
     document = {
         **of,
         "method": "search",
@@ -50,11 +49,21 @@ def plan(world: World, request: pytest.FixtureRequest) -> Plan:
     )
 
 
-@pytest.fixture
-def compared(operator: Client, plan: Plan) -> Plan:
+@pytest.fixture(params=[1, 2], ids=["no pipeline", "two stages"])
+def plan(world: World, request: pytest.FixtureRequest) -> Plan:
+    return plan_of_two(world, request.param)
+
+
+def compare(operator: Client, plan: Plan) -> Plan:
+    """The plan, once the search worker has compared it with data parallelism."""
     operator.post(asked(plan))
     work_at(Computation.objects.get(kind=ComputationKind.CROSS_DC).pk)
     return plan
+
+
+@pytest.fixture
+def compared(operator: Client, plan: Plan) -> Plan:
+    return compare(operator, plan)
 
 
 def launched(client: Client, plan: Plan, **fields: Any) -> Any:
