@@ -93,6 +93,7 @@ TOGETHER = (
     ("tests/demo/test_browser", "tests/demo/test_journey.py", "tests/demo/test_pages_axe.py"),
     (
         "tests/runtime/prefill/",
+        "tests/engine/test_hugging_face.py",
         "tests/runtime/test_export.py",
         "tests/runtime/test_learning_rate.py",
         "tests/dataset/test_chat.py",

@@ -14,8 +14,6 @@ from engine.errors import InputError
 from engine.model.hugging_face import FAMILIES, read_config
 from engine.model.memory import kv_bytes_per_token
 
-transformers = pytest.importorskip("transformers")
-
 SMALL: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -99,6 +97,7 @@ TOKENS = 16
 
 def built(model_type: str, config: dict[str, Any]) -> Any:
     """transformers' model of a config, without memory."""
+    transformers = pytest.importorskip("transformers")  # here: half a second, which one worker of all spends
     of = transformers.AutoConfig.for_model(model_type, **config, attn_implementation="eager")
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(of).eval()
