@@ -63,7 +63,8 @@ class World:
     def turn(self) -> None:
         """Deliver a message, or let time pass and everybody do what is due."""
         ways = [way for way, messages in self.ways.items() if messages and way[1] not in self.dead]
-        if ways and self.random.random() < 0.8:
+        # Signs of life to each of the others must not come faster than one at a time is delivered.
+        if ways and self.random.random() < 1 - 1.8 / len(self.replicas) ** 2:
             sender, to = self.random.choice(ways)
             self.replicas[to].handle(sender, self.ways[sender, to].popleft(), self.now)
         else:

@@ -113,6 +113,7 @@ def test_a_member_that_returns_learns_that_it_was_replaced() -> None:
     world.until_replaced(2)
     world.until_counted_by(0, 1, 3)
     world.mend()
+    world.propose()
     world.until_counted()
     assert {replica.members for replica in world.replicas.values()} == {(0, 1, 3)}
     assert world.leaders == {1: 0}, "it disturbs nobody"

@@ -115,7 +115,7 @@ def test_what_a_pipeline_measured_belongs_to_its_own_links() -> None:
         2: {(LINK, 1, 2): 2 * sent_ms},
         3: {(LINK, 0, 1): sent_ms, (LATENCY, 0, 1): 11.0},
     }
-    found = conditions_of(spec, schedule_of(of), counted, by_rank)
+    found = conditions_of(spec, schedule_of(of), counted, by_rank, now=0.0)
     assert found.transfer == pytest.approx({PAIRS[0]: 3.0, PAIRS[1]: 1.0})
     assert found.latency_ms == {PAIRS[0]: 17.0, PAIRS[1]: 11.0}
 
