@@ -11,8 +11,8 @@ from engine.commands.files import folder, write_json
 from engine.commands.model_files import with_model
 from engine.commands.tables import number, render
 from engine.documents import load_document
-from engine.errors import InputError
 from engine.inputs import parse
+from engine.plan.swap.measured import layers_of
 from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
@@ -50,19 +50,12 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
 def with_layers(document: Any) -> Any:
     """`document` with the layers of the file that `layers` names, as `meridian profile --swap` makes it.
 
-    Raises InputError if the file cannot be read or has no layers.
+    Raises InputError if the file cannot be read, has no layers, or was measured with other gradients.
     """
     if not isinstance(document, dict) or not isinstance(document.get("layers"), str):
         return document
-    profile = load_document(document["layers"])
-    if not isinstance(profile, dict) or "layers" not in profile:
-        allowed = "must name a file with layers: what `meridian profile --swap FILE --json` prints"
-        raise InputError("layers", document["layers"], allowed)
-    gradients = document.get("gradients", "host")
-    if profile.get("gradients", gradients) != gradients:
-        allowed = f"must be {profile['gradients']}: the memory of layers was measured for that"
-        raise InputError("gradients", gradients, allowed)
-    return {**document, "layers": profile["layers"]}
+    source, gradients = document["layers"], document.get("gradients", "host")
+    return {**document, "layers": layers_of(load_document(source), gradients=gradients, source=source)}
 
 
 def lines(result: SwapResult) -> Iterator[str]:

@@ -1,10 +1,12 @@
 // Charts of designs and replays: stacked parts of an iteration, one step of a swap plan; the numbers stand in the tables.
 import { $, el, jsonScript, roomIn, svg } from "./lib/dom.js";
 import { fixed } from "./lib/format.js";
+import { followLayers } from "./lib/layer-fields.js";
 import { followModel } from "./lib/model-fields.js";
 import { tickStep } from "./timeline/head.js";
 
 followModel();
+followLayers();
 const root = $("[data-charts]"), charts = jsonScript("charts");
 const words = (x, y, text, anchor = "start") => svg("text", { x, y, "text-anchor": anchor }, text);
 

@@ -137,7 +137,7 @@ def test_fields_of_stages_are_refused(changes: dict, field: str) -> None:
 @pytest.mark.parametrize(
     ("profiled", "document", "message"),
     [
-        ({"rows": []}, {}, "layers.*must name a file with layers"),
+        ({"rows": []}, {}, "layers.*must have the field layers"),
         ({"layers": [], "gradients": "device"}, {}, "gradients.*must be device"),
         ({"layers": []}, {"layers": "nowhere.json"}, "nowhere.json"),
     ],

@@ -77,7 +77,11 @@ class DesignPage:
             return self._render(request, form, {}, status=422)
         if form_of == "document":
             return download(json.dumps(form.document, indent=2), "application/json", f"{self.command}.json")
-        answer = copy.deepcopy(_answered(self, json.dumps(form.question)))
+        try:
+            answer = copy.deepcopy(_answered(self, json.dumps(form.question)))
+        except InputError as error:  # of values that do not go together, which only the answer shows
+            form.take_input_error(error)
+            return self._render(request, form, {}, status=422)
         if form_of == "csv":
             return self._csv(answer, table)
         return self._render(request, form, answer)

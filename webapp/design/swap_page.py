@@ -16,6 +16,8 @@ from engine.plan.swap.request import SwapRequest
 from webapp.common.document_fields import document_field
 from webapp.common.figures import Column, Fact, Figures
 from webapp.common.number_lists import Numbers
+from webapp.design.layer_fields import FIELDS as LAYER_FIELDS
+from webapp.design.layer_fields import LAYERS, LAYERS_CHOICE, LayerFields
 from webapp.design.pages import DesignForm, DesignPage
 from webapp.planning.model_fields import CONFIG_CHOICE, ModelFields
 from webapp.planning.model_fields import FIELDS as MODEL_FIELDS
@@ -28,11 +30,11 @@ MOST_NETWORKS = 10
 MOST_ROWS = 12  # of a step that the page shows; its file has all
 
 
-class SwapForm(DesignForm, ModelFields):
+class SwapForm(DesignForm, LayerFields, ModelFields):
     previews = False  # whoever may read may ask here
 
     model = forms.ChoiceField(
-        choices=[*((n, n) for n in known_models()), CONFIG_CHOICE], initial="gpt-3-6.7b"
+        choices=[*((n, n) for n in known_models()), CONFIG_CHOICE, LAYERS_CHOICE], initial="gpt-3-6.7b"
     )
     micro_batch = of_swap("micro_batch", label="Mini-batch size, sequences")
     gpu = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in catalogue()], initial="v100")
@@ -73,7 +75,7 @@ class SwapForm(DesignForm, ModelFields):
     )
 
     layout = [
-        ("Model", "", [*MODEL_FIELDS, "micro_batch", "dtype_bytes", "recompute"]),
+        ("Model", "", [*MODEL_FIELDS, *LAYER_FIELDS, "micro_batch", "dtype_bytes", "recompute"]),
         ("GPU", "", ["gpu", "memory_gib", "host_to_device_gb_s", "mfu", "block_gap_ms"]),
         ("Swapping", "", ["accumulation", "resident", "gradients"]),
         ("Fleet", "", ["workers", "global_batch", "allreduce_gbps"]),
@@ -86,12 +88,10 @@ class SwapForm(DesignForm, ModelFields):
             gpu["memory_bytes"] = values["memory_gib"] * GIB
         if values["host_to_device_gb_s"] is not None:
             gpu["host_to_device_gb_s"] = values["host_to_device_gb_s"]
-        always = ("model", "micro_batch", "dtype_bytes", "recompute", "mfu", "resident", "gradients")
-        document: dict[str, Any] = {"gpu": gpu, **{name: values[name] for name in always}}
+        document: dict[str, Any] = {"gpu": gpu, **_of_model(values)}
+        document |= {name: values[name] for name in ("resident", "gradients")}
         optional = ("accumulation", "workers", "global_batch", "allreduce_gbps")
         document |= {name: values[name] for name in optional if values[name] is not None}
-        if values["block_gap_ms"]:
-            document["block_gap_s"] = values["block_gap_ms"] / 1e3
         if values["stages"] and values["microbatches"] and values["mbps"]:
             document["compare"] = {
                 "stages": values["stages"],
@@ -104,10 +104,24 @@ class SwapForm(DesignForm, ModelFields):
         parse(SwapRequest, document)
 
     def take_input_error(self, error: InputError) -> None:
-        """The catalogue's GPU and its own memory are two fields here."""
+        """Of layers, the error says which. The catalogue's GPU and its own memory are two fields here."""
+        if error.field.startswith("layers"):
+            self.add_error("layers", str(error))
+            return
         names = {"gpu.memory_bytes": "memory_gib", "gpu.name": "gpu", "block_gap_s": "block_gap_ms"}
         field = names.get(error.field, error.field)
         super().take_input_error(InputError(field, error.value, error.allowed))
+
+
+def _of_model(values: dict[str, Any]) -> dict[str, Any]:
+    """What the layers are and take: measured, or of a model."""
+    if values["model"] == LAYERS:
+        return {"layers": values["layers"]}
+    always = ("model", "micro_batch", "dtype_bytes", "recompute", "mfu")
+    document = {name: values[name] for name in always}
+    if values["block_gap_ms"]:
+        document["block_gap_s"] = values["block_gap_ms"] / 1e3
+    return document
 
 
 def _answer(document: dict[str, Any]) -> dict[str, Any]:

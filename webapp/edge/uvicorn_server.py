@@ -28,6 +28,8 @@ def main() -> None:
         http="webapp.edge.connections:BoundedProtocol",
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
+        # Of a head: the address of a swap plan has its measured layers.
+        h11_max_incomplete_event_size=64 << 10,
         access_log=False,  # the site logs requests itself
         log_level="warning",
         # Open sockets would hold a shutdown up for ever; a busy browser that answers late keeps its own.
