@@ -94,7 +94,7 @@ def test_what_a_form_says_of_a_model_does_not_count_for_layers(viewer: Client) -
         ({"layers": with_layer(gap_s=9)}, "layers", "layers[2].gap_s: 9"),
         ({"layers": with_layer(memory_bytes=None)}, "layers", "layers[2].memory_bytes"),
         ({"layers": with_layer(forward_s="x")}, "layers", "layers[2].forward_s"),
-        ({"gradients": "device"}, "gradients", "must be host: the memory of layers was measured for that"),
+        ({"gradients": "device"}, "gradients", "Must be host: the memory of layers was measured for that"),
         ({"model": "gpt-3-6.7b"}, "layers", "Choose Measured layers as the model, or leave this empty"),
         ({"layers": "{" + " " * MOST_LAYERS_BYTES + TEXT[1:]}, "layers", "at most 36,864"),
         ({"stages": 11}, "stages", "there are 10"),

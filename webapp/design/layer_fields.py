@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.utils.text import capfirst
 
 from engine.errors import InputError
 from engine.plan.swap.measured import layers_of
@@ -11,7 +12,7 @@ from webapp.common.uploads import given_document
 LAYERS = "layers"  # the choice of a model that is none
 LAYERS_CHOICE = (LAYERS, "Measured layers")
 FIELDS = ["layers_file", "layers"]
-# They stand in the address, some 190 layers. With its escapes, the address stays below what the web process
+# They stand in the address, some 160 layers. With its escapes, the address stays below what the web process
 # takes (webapp/edge/uvicorn_server.py).
 MOST_LAYERS_BYTES = 36 << 10
 
@@ -39,7 +40,10 @@ class LayerFields(forms.Form):
             try:
                 cleaned["layers"] = _layers(file, text, cleaned["gradients"])
             except InputError as error:
-                self.add_error("gradients" if error.field == "gradients" else at, str(error))
+                if error.field == "gradients":
+                    self.add_error("gradients", f"{capfirst(error.allowed)}.")
+                else:
+                    self.add_error(at, str(error))
         elif cleaned.get("model") not in (None, LAYERS) and (file or text):
             self.add_error(at, "Choose Measured layers as the model, or leave this empty.")
         return cleaned
