@@ -135,6 +135,14 @@ def test_a_swap_plan_fills_in_the_form(world: World) -> None:
     assert "/runs/swap/" not in world.client("viewer").get(f"/swap/?{question}").content.decode()
 
 
+def test_a_swap_plan_whose_values_do_not_go_together_fills_in_nothing(world: World) -> None:
+    question = "model=gpt-3-small&gpu=v100&mfu=0.5&dtype_bytes=4&recompute=on&resident=2&gradients=host"
+    question += "&micro_batch=1&stages=128&microbatches=4&mbps=400"
+    page = world.client("operator").get(f"/runs/swap/?{question}")
+    assert page.status_code == 200
+    assert "The swap plan of this address cannot be read" in page.content.decode()
+
+
 def test_a_clone_keeps_the_workers_and_changes_what_it_says(world: World) -> None:
     three_nodes(world)
     run = launched(world)

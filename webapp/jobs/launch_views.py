@@ -303,10 +303,13 @@ def _of_swap_plan(request: HttpRequest) -> dict[str, Any]:
     if not request.GET:
         return {}
     question = SwapPlanForm(request.GET)
-    if not question.is_valid():
+    try:
+        values = values_of_plan(parse(SwapRequest, question.document)) if question.is_valid() else None
+    except InputError:  # values that do not go together
+        values = None
+    if values is None:
         messages.warning(request, "The swap plan of this address cannot be read: the form begins without it.")
         return {}
-    values = values_of_plan(parse(SwapRequest, question.document))
     if "layers" not in values:
         messages.warning(request, "Workers that swap train GPT and Llama shapes: enter one for this model.")
     return values
