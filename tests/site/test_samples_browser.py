@@ -59,7 +59,10 @@ def test_they_are_asked_for_and_shown_below_the_form(
         page.wait_for_selector("#samples .sample")
         text = page.locator("#samples").inner_text()
         assert page.locator("[name=data]").input_value() == "/data/books", "the form stays"
+        page.set_viewport_size({"width": 320, "height": 900})
+        width = page.evaluate("document.documentElement.scrollWidth")
     assert "⟪one two⟫ <b>three</b>" in text
     assert parts == [], "asked again until the answer was there, and not since"
     assert [(each["data"], each["preview"]) for each in sent] == [(["/data/books"], ["1"])]
     assert errors == []
+    assert width == 320, "the buttons of a launch go into further lines on a narrow screen"
