@@ -1,5 +1,6 @@
 """What a dry run says: one question with its answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 GIB = 2**30
@@ -13,6 +14,12 @@ class Check:
     ok: bool
     text: str
     blocks: bool = False
+
+
+def known_sizes(sizes: Sequence[int | None]) -> list[int]:
+    """The memory of machines as their agents have seen it; empty unless it is known of all of them."""
+    known = [size for size in sizes if size is not None]
+    return known if len(known) == len(sizes) else []
 
 
 def size(count: float) -> str:

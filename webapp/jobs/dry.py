@@ -20,7 +20,7 @@ from webapp.accounts.models import Team
 from webapp.common import broker
 from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
-from webapp.jobs.check import GIB, Check
+from webapp.jobs.check import GIB, Check, known_sizes
 from webapp.jobs.check import size as _size
 from webapp.jobs.gpu_inventory import GpuInventory, GpuOfRank
 from webapp.jobs.swap_dry import crossed_links, swap_checks
@@ -160,15 +160,14 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
     for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):
         sizes[pool].append(size)
     for name, stages in needed.items():
-        sizes_here = sizes[named[name].pk] if name in named else []
-        known_sizes = [size for size in sizes_here if size is not None]
-        if not known_sizes or len(known_sizes) < len(sizes_here):
+        machines = known_sizes(sizes[named[name].pk] if name in named else [])
+        if not machines:
             continue  # not known, or said by the check of its GPUs
         text = (
             f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}. The machines"
-            f" of its nodes have {_size(sum(known_sizes))}, the largest {_size(max(known_sizes))}."
+            f" of its nodes have {_size(sum(machines))}, the largest {_size(max(machines))}."
         )
-        if sum(stages) > sum(known_sizes) or max(stages) > max(known_sizes):
+        if sum(stages) > sum(machines) or max(stages) > max(machines):
             yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
 
 

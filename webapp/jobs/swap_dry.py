@@ -6,11 +6,10 @@ from itertools import combinations
 
 from engine.job.job import TrainJob
 from engine.job.swap.planned import SwapPlan
+from engine.job.swap.tracker import TRACKER_MACHINES
 from webapp.inventory.models import GpuPool, Node
-from webapp.jobs.check import GIB, Check
+from webapp.jobs.check import GIB, Check, known_sizes
 from webapp.jobs.check import size as _size
-
-MACHINES = 3  # that keep what the tracker decides
 
 
 def swap_checks(job: TrainJob, plan: SwapPlan, named: Mapping[str, GpuPool]) -> Iterator[Check]:
@@ -63,24 +62,23 @@ def _of_hosts(job: TrainJob, plan: SwapPlan, named: Mapping[str, GpuPool]) -> It
     for dc, workers in sorted(Counter(dc for (dc,) in job.dcs_of_pipeline).items()):
         name = job.datacenters[dc].name
         nodes = Node.objects.filter(pool=named.get(name), device=job.device.kind).order_by()
-        sizes = list(nodes.values_list("seen_hardware__memory_bytes", flat=True))
-        known_sizes = [known for known in sizes if known is not None]
-        if not known_sizes or len(known_sizes) < len(sizes):
+        machines = known_sizes(list(nodes.values_list("seen_hardware__memory_bytes", flat=True)))
+        if not machines:
             continue  # not known, or said by the check of its GPUs
         text = (
             f"{workers} {'worker needs' if workers == 1 else 'workers need'} {_size(workers * of_worker)} on"
-            f" the host, one {_size(of_worker)}. The machines have {_size(sum(known_sizes))}, the largest "
-            f"{_size(max(known_sizes))}."
+            f" the host, one {_size(of_worker)}. The machines have {_size(sum(machines))}, the largest "
+            f"{_size(max(machines))}."
         )
-        fits = workers * of_worker <= sum(known_sizes) and of_worker <= max(known_sizes)
+        fits = workers * of_worker <= sum(machines) and of_worker <= max(machines)
         yield Check(name=f"Host memory in {name}", ok=fits, text=text, blocks=True)
 
 
 def _of_machines(job: TrainJob, named: Mapping[str, GpuPool]) -> Check:
     nodes = Node.objects.filter(pool__in=named.values(), device=job.device.kind).count()
     machines = min(nodes, job.cell.pipelines)
-    if machines >= MACHINES:
+    if machines >= TRACKER_MACHINES:
         text = "The run survives the loss of any one node, if its workers get GPUs of three or more."
     else:
-        text = f"With fewer than {MACHINES} nodes, the loss of the first worker's node ends the run."
+        text = f"With fewer than {TRACKER_MACHINES} nodes, the loss of the first worker's node ends the run."
     return Check(name="Loss of a node", ok=True, text=text)

@@ -23,6 +23,7 @@ from engine.control.selector_driver import Listener, SelectorChannel, call
 from engine.job.events.base import Emit
 from engine.job.events.training import Log
 from engine.job.launch import LaunchSpec
+from engine.job.swap.tracker import TRACKER_MACHINES
 from engine.train.swap.journal import Journal, Record, record_from
 from engine.train.swap.messages import (
     FROM_REPLICA,
@@ -44,11 +45,9 @@ from engine.train.swap.tracker import SILENT_S, TICK_S, Flag, Tracker
 AGAIN_S = 0.5  # between two attempts to connect to another replica
 JOIN_S = 120.0  # for the first replica to be there
 GIVE_UP_S = 15.0  # without a leader
-MOST_REPLICAS = 3
 MOST_STANDBYS = 4  # each is connected to each replica and each other one
-LOST_S = (
-    6.0  # without a word from a replica, until another one takes its place; it says something every 0.5 s
-)
+# Without a word from a replica, until another one takes its place: it says something every 0.5 s.
+LOST_S = 6.0
 
 
 def replicas_of(spec: LaunchSpec) -> tuple[int, ...]:
@@ -58,7 +57,7 @@ def replicas_of(spec: LaunchSpec) -> tuple[int, ...]:
     data centres as there are. Two machines could not tell the loss of the other from the loss of the network
     between them.
     """
-    return candidates_of(spec)[:MOST_REPLICAS]
+    return candidates_of(spec)[:TRACKER_MACHINES]
 
 
 def candidates_of(spec: LaunchSpec) -> tuple[int, ...]:
@@ -67,11 +66,11 @@ def candidates_of(spec: LaunchSpec) -> tuple[int, ...]:
     for assignment in sorted(spec.ranks, key=lambda assignment: assignment.rank):
         if assignment.rank < spec.job.cell.pipelines:
             lowest.setdefault(assignment.node, assignment.rank)
-    if len(spec.local) == len(spec.ranks) or len(lowest) < MOST_REPLICAS:
+    if len(spec.local) == len(spec.ranks) or len(lowest) < TRACKER_MACHINES:
         return (spec.first_rank,)
     dc_of = {assignment.rank: assignment.dc for assignment in spec.ranks}
     chosen: list[int] = []
-    for _ in range(min(len(lowest), MOST_REPLICAS + MOST_STANDBYS)):
+    for _ in range(min(len(lowest), TRACKER_MACHINES + MOST_STANDBYS)):
         used = [dc_of[rank] for rank in chosen]
         left = [rank for rank in lowest.values() if rank not in chosen]
         chosen.append(min(left, key=lambda rank: (used.count(dc_of[rank]), rank)))

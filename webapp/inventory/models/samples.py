@@ -7,11 +7,9 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
 
 from webapp.inventory.models.node import Node
-
-PATIENCE = timedelta(seconds=45)  # for a node to read and answer
+from webapp.inventory.models.question import Question
 
 
 class SamplePreviewQuerySet(models.QuerySet["SamplePreview"]):
@@ -20,15 +18,15 @@ class SamplePreviewQuerySet(models.QuerySet["SamplePreview"]):
         return self.filter(asked_by=user.pk) if user.is_authenticated else self.none()
 
 
-class SamplePreview(models.Model):
+class SamplePreview(Question):
     """One question to `node` for samples; `at` is None until it has answered."""
+
+    PATIENCE = timedelta(seconds=45)  # for a node to read and answer
 
     preview = models.CharField(max_length=32, unique=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="previews")
     reads = models.CharField(max_length=600)  # the data, in words
-    asked_at = models.DateTimeField(default=timezone.now)
     asked_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    at = models.DateTimeField(null=True)  # of the answer
     samples = models.JSONField(default=list)  # [{source, parts: [{document, counts, tokens, text}], cut}]
     error = models.CharField(max_length=2_000, blank=True)
 
@@ -40,14 +38,6 @@ class SamplePreview(models.Model):
 
     def __str__(self) -> str:
         return f"{self.reads} on {self.node}"
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.at is None and timezone.now() - self.asked_at < PATIENCE
-
-    @property
-    def is_unanswered(self) -> bool:
-        return self.at is None and not self.is_waiting
 
     @property
     def rows(self) -> list[dict[str, Any]]:

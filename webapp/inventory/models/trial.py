@@ -7,13 +7,11 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
 
 from webapp.accounts.models import Team
 from webapp.inventory.models.link import WanLink
 from webapp.inventory.models.node import Node
-
-PATIENCE = timedelta(seconds=60)  # for the nodes to measure and answer
+from webapp.inventory.models.question import Question
 
 
 class LinkTrialQuerySet(models.QuerySet["LinkTrial"]):
@@ -22,17 +20,17 @@ class LinkTrialQuerySet(models.QuerySet["LinkTrial"]):
         return self.filter(link__a__team__in=Team.objects.visible_to(user))
 
 
-class LinkTrial(models.Model):
+class LinkTrial(Question):
     """One measurement of `link` from node `source` to node `target`; `at` is None until it was answered."""
+
+    PATIENCE = timedelta(seconds=60)  # for the nodes to measure and answer
 
     trial = models.CharField(max_length=32, unique=True)
     link = models.ForeignKey(WanLink, on_delete=models.CASCADE, related_name="trials")
     source = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
     target = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
-    asked_at = models.DateTimeField(default=timezone.now)
     asked_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     emulated = models.BooleanField(default=False)
-    at = models.DateTimeField(null=True)  # of the answer
     rtt_ms = models.FloatField(null=True)
     rates = models.JSONField(default=list)  # [{connections, gbps}], ascending
     error = models.CharField(max_length=300, blank=True)
@@ -50,14 +48,6 @@ class LinkTrial(models.Model):
 
     def __str__(self) -> str:
         return f"{self.source} → {self.target}"
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.at is None and timezone.now() - self.asked_at < PATIENCE
-
-    @property
-    def is_unanswered(self) -> bool:
-        return self.at is None and not self.is_waiting
 
     @property
     def each(self) -> list[dict[str, Any]]:
