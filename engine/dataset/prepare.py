@@ -28,6 +28,8 @@ from engine.documents import read_json, read_text
 from engine.errors import InputError, reason_of
 from engine.inputs import parse
 
+GO_ON = "To go on from here, run the same command again"
+
 _tokenizer: TextTokenizer | None = None  # of a child process
 
 
@@ -174,9 +176,9 @@ def _written(
             raise InputError(f"sources[{source}]", where.rpartition("/")[2], allowed) from None
         except StoreError as error:
             path, why = error.args
-            raise InputError("sources", path, f"cannot be read ({why}). The same command goes on") from None
+            raise InputError("sources", path, f"cannot be read ({why}). {GO_ON}") from None
         except BrokenProcessPool:
-            allowed = "one of them was ended from outside; is there enough memory? The same command goes on"
+            allowed = f"one of them was ended from outside; is there enough memory? {GO_ON}"
             raise InputError("--processes", processes, allowed) from None
         finally:
             pool.shutdown(cancel_futures=True)

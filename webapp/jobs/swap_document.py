@@ -14,10 +14,10 @@ from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
 from webapp.inventory.models import GpuPool
 from webapp.inventory.selectors import named_pools
+from webapp.jobs.check import GIB
 from webapp.planning.compose import links_of
 from webapp.planning.planned_model import with_files
 
-GIB = 2**30
 SHAPE = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "seq", "vocab")
 TIMES = ("forward_ms", "recompute_ms", "backward_ms")
 

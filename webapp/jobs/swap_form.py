@@ -12,9 +12,10 @@ from engine.job.swap.planned import planned
 from webapp.accounts.forms import team_field
 from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, GpuPool, Node
+from webapp.jobs.check import GIB
 from webapp.jobs.clone_form import CloneForm
 from webapp.jobs.forms import ADAPT, PREFILL, RECOVERY, JobForm
-from webapp.jobs.swap_document import GIB, SHAPE, TIMES, gpu_given, swap_document
+from webapp.jobs.swap_document import SHAPE, TIMES, gpu_given, swap_document
 from webapp.planning.data_fields import of_job
 from webapp.planning.document import site_job
 from webapp.planning.forms import RUN_ON, DataCenterChoice, of_plan
