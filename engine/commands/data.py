@@ -40,7 +40,8 @@ def prepare_command(file: str, out: Path, processes: int | None, as_json: bool) 
 
     FILE (JSON or YAML, - for standard input) has: sources (each: path, format text|jsonl|parquet|datasets,
     field or messages, weight), tokenizer, packing, on_bad, longest_bytes; see docs/data.md. The folder
-    appears once it is whole; after an interruption the same command goes on. Progress goes to stderr.
+    appears once it is whole. After an interruption, run the same command again to go on. Progress goes to
+    stderr.
     """
     document = parse(DatasetDocument, load_document(file))
     with click.progressbar(length=1, label="tokenise", file=sys.stderr, hidden=as_json) as bar:
