@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule.compiled import compiled
+from engine.schedule.compiled import compiled, inlined
 
 F, R, B, W = 0, 1, 2, 3
 GATE_NONE, GATE_JIT, GATE_LATE = 0, 1, 2
@@ -159,7 +159,7 @@ def _deliver(case, clock, transfer, k, m, end):
     _push(clock, len(case.ops) * case.ops.shape[1] + queue)
 
 
-@compiled
+@inlined
 def _finish(case, clock, kind, k, v, m, start, end):
     edges = len(case.stage_of) - 1
     if kind == F:
@@ -189,7 +189,7 @@ def _waits_for_send(case, clock, k, s):
     return False
 
 
-@compiled
+@inlined
 def _run_gpu(case, clock, k, s):
     longest = case.ops.shape[2]
     while clock.at[k, s] < longest and not _waits_for_send(case, clock, k, s):
