@@ -17,6 +17,7 @@ from webapp.common.asked_once import fresh_key, key_field
 from webapp.common.figures import download
 from webapp.computations import services
 from webapp.computations.models import Computation, ComputationKind
+from webapp.computations.pages import stop
 from webapp.design import papers as selectors
 
 
@@ -135,6 +136,5 @@ def run(request: HttpRequest) -> HttpResponse:
 def cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """End the work; what is computed is kept."""
     rows = Computation.objects.of(ComputationKind.PAPERS).select_related("team")
-    if not services.ask_to_cancel(request.user, visible_or_404(rows, request.user, pk=pk)):
-        messages.info(request, "It has already ended.")
+    stop(request, visible_or_404(rows, request.user, pk=pk))
     return redirect("design:papers")

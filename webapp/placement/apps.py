@@ -12,7 +12,7 @@ class PlacementConfig(AppConfig):
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
         from webapp.placement.additions import ADDITIONS
-        from webapp.placement.search import KINDS
+        from webapp.placement.pages import pages
         from webapp.placement.work import place_devices
 
         register(
@@ -26,4 +26,4 @@ class PlacementConfig(AppConfig):
         )
         additions.register(*ADDITIONS)
         kinds.register(kinds.Kind(name=ComputationKind.PLACEMENT, work=place_devices))
-        search.register(*KINDS)
+        search.register(pages.search)

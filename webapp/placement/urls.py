@@ -2,16 +2,16 @@
 
 from django.urls import path
 
-from webapp.placement import archive, placing_views, views
+from webapp.placement import placing_views, views
+from webapp.placement.pages import pages
 
 urlpatterns = [
     path("", views.placement_list, name="placement-list"),
-    *archive.pages.urls(),
+    *pages.urls(),
     path("new/", views.placement_create, name="placement-create"),
     path("<uuid:pk>/", views.placement_detail, name="placement-detail"),
     path("<uuid:pk>/document.json", views.placement_document, name="placement-document"),
     path("<uuid:pk>/<slug:table>.csv", views.placement_table, name="placement-table"),
-    path("<uuid:pk>/cancel/", views.placement_cancel, name="placement-cancel"),
 ]
 
 plan_urlpatterns = [

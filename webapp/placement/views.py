@@ -3,27 +3,24 @@
 import json
 import uuid
 
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST
 
-from webapp.accounts.permissions import may, require_somewhere, visible_or_404
+from webapp.accounts.permissions import may, require_somewhere
 from webapp.common.additions import extended
 from webapp.common.figures import download
 from webapp.common.lists import list_page
 from webapp.computations import services
 from webapp.computations.filters import ComputationFilterSet
-from webapp.computations.models import Computation, ComputationKind
-from webapp.placement import archive
+from webapp.computations.models import ComputationKind
 from webapp.placement.forms import PlacementForm
+from webapp.placement.pages import pages
 from webapp.placement.selectors import (
     command_document,
     file_of,
     initial_from,
     listed,
-    placements,
     result_context,
 )
 from webapp.placement.tables import PlacementTable
@@ -38,7 +35,7 @@ def placement_list(request: HttpRequest) -> HttpResponse:
         table_class=PlacementTable,
         rows=listed().visible_to(request.user),
         create=("placement:placement-create", "Place devices"),
-        bulk=archive.pages.bulk(request),
+        bulk=pages.archive.bulk(request),
         empty="No placements yet. A placement shows which device should compute which stage of which "
         "pipeline when links between devices differ.",
     )
@@ -73,7 +70,7 @@ def placement_create(request: HttpRequest) -> HttpResponse:
 
 
 def placement_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    placement = _visible(request, pk)
+    placement = pages.visible(request, pk)
     compared = " --baselines" if placement.request["baselines"] else ""
     context = result_context(placement, request.GET.get("show", "")) | {
         "placement": placement,
@@ -87,26 +84,15 @@ def placement_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return render(request, f"placement/placement_{name}.html", context)
 
 
-def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
-    return visible_or_404(placements().select_related("team", "created_by"), request.user, pk=pk)
-
-
 def placement_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The document that `meridian place` answers."""
-    text = json.dumps(command_document(_visible(request, pk)))
+    text = json.dumps(command_document(pages.visible(request, pk)))
     return download(text, "application/json", f"placement-{pk}.json")
 
 
 def placement_table(request: HttpRequest, pk: uuid.UUID, table: str) -> HttpResponse:
     """One table or chart as CSV, in full."""
-    text = file_of(_visible(request, pk), table)
+    text = file_of(pages.visible(request, pk), table)
     if text is None:
         raise Http404
     return download(text, "text/csv", f"placement-{table}-{pk}.csv")
-
-
-@require_POST
-def placement_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    if not services.ask_to_cancel(request.user, _visible(request, pk)):
-        messages.info(request, "It has already ended.")
-    return redirect("placement:placement-detail", pk=pk)

@@ -28,6 +28,7 @@ from webapp.common.queries import whole
 from webapp.common.sources import first_values
 from webapp.computations import services as computations
 from webapp.computations.models import OPEN, Computation, ComputationKind, ComputationState
+from webapp.computations.pages import stop
 from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
 from webapp.planning.cross_dc import comparison_of, cross_dc_context
@@ -189,8 +190,7 @@ def _computing(request: HttpRequest, pk: uuid.UUID) -> Computation:
 @require_POST
 def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Stop computing a plan."""
-    if not computations.ask_to_cancel(request.user, _computing(request, pk)):
-        messages.info(request, "It has already ended.")
+    stop(request, _computing(request, pk))
     return redirect("planning:plan-computing", pk=pk)
 
 

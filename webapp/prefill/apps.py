@@ -12,7 +12,7 @@ class PrefillConfig(AppConfig):
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
         from webapp.prefill.models import Tenancy
-        from webapp.prefill.replays.archive import PARTS
+        from webapp.prefill.replays.pages import PARTS, pages
         from webapp.prefill.replays.work import replay_requests
         from webapp.prefill.search import KINDS
         from webapp.prefill.selectors import tenancies_in
@@ -43,4 +43,4 @@ class PrefillConfig(AppConfig):
             Entry(order=100, name="keys", label="Keys", address="prefill:key-list", roles=everybody),
             Entry(order=110, name="usage", label="Usage", address="prefill:usage-list", roles=everybody),
         )
-        search.register(*KINDS)
+        search.register(pages.search, *KINDS)

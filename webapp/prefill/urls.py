@@ -1,17 +1,16 @@
 from django.urls import include, path
 
-from webapp.prefill.replays import archive
+from webapp.prefill.replays.pages import pages
 from webapp.prefill.views import decisions, home, keys, live, replays, tenancies, usage
 
 app_name = "prefill"
 REPLAYS = [
     path("", replays.replay_list, name="replay-list"),
-    *archive.pages.urls(),
+    *pages.urls(),
     path("new/", replays.replay_create, name="replay-create"),
     path("<uuid:pk>/", replays.replay_detail, name="replay-detail"),
     path("<uuid:pk>/document.json", replays.replay_document, name="replay-document"),
     path("<uuid:pk>/<slug:table>.csv", replays.replay_table, name="replay-table"),
-    path("<uuid:pk>/cancel/", replays.replay_cancel, name="replay-cancel"),
 ]
 urlpatterns = [
     path("prefill/", home.home, name="home"),

@@ -11,7 +11,7 @@ class SchedulesConfig(AppConfig):
         from webapp.accounts.models import READERS
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
-        from webapp.schedules.search import KINDS
+        from webapp.schedules.pages import pages
         from webapp.schedules.work import compare_schedules, sweep_parameter
 
         register(
@@ -32,4 +32,4 @@ class SchedulesConfig(AppConfig):
             kinds.Kind(name=ComputationKind.SCHEDULES, work=compare_schedules),
             kinds.Kind(name=ComputationKind.SWEEP, work=sweep_parameter),
         )
-        search.register(*KINDS)
+        search.register(pages.search)

@@ -6,21 +6,18 @@ import json
 import uuid
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST
 
-from webapp.accounts.permissions import may, require_somewhere, visible_or_404
+from webapp.accounts.permissions import may, require_somewhere
 from webapp.common.figures import download
 from webapp.common.lists import list_page
 from webapp.computations import services
 from webapp.computations.filters import ComputationFilterSet
 from webapp.computations.models import Computation, ComputationKind
-from webapp.schedules import archive
-from webapp.schedules.archive import COMPARING
 from webapp.schedules.forms import ScheduleForm
+from webapp.schedules.pages import pages
 from webapp.schedules.selectors import (
     drawn_timeline,
     initial_from,
@@ -35,14 +32,11 @@ def schedule_list(request: HttpRequest) -> HttpResponse:
     return list_page(
         request,
         title="Schedules",
-        rows=Computation.objects.visible_to(request.user)
-        .of(*COMPARING)
-        .select_related("created_by")
-        .defer("answer"),
+        rows=pages.rows().visible_to(request.user).select_related("created_by").defer("answer"),
         filter_class=ComputationFilterSet,
         table_class=ComputationTable,
         create=("schedules:schedule-create", "Compare schedules"),
-        bulk=archive.pages.bulk(request),
+        bulk=pages.archive.bulk(request),
         empty="No comparisons yet. A comparison shows the schedule of each policy for the same cell, and "
         "how far each is from the best possible one.",
     )
@@ -74,7 +68,7 @@ def schedule_create(request: HttpRequest) -> HttpResponse:
 
 
 def schedule_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    computation = _visible(request, pk)
+    computation = pages.visible(request, pk)
     context = result_context(computation) | {
         "computation": computation,
         "may_operate": may(request.user, computation.team),
@@ -87,11 +81,6 @@ def schedule_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return render(request, "schedules/schedules_detail.html", context)
 
 
-def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
-    rows = Computation.objects.of(*COMPARING).select_related("team", "created_by")
-    return visible_or_404(rows, request.user, pk=pk)
-
-
 def _command(computation: Computation) -> str:
     file = f"{computation.kind}-{computation.pk}.json"
     if computation.kind == ComputationKind.SWEEP:
@@ -101,7 +90,7 @@ def _command(computation: Computation) -> str:
 
 def schedule_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The document that the command line answers."""
-    computation = _visible(request, pk)
+    computation = pages.visible(request, pk)
     sweeps = computation.kind == ComputationKind.SWEEP
     document = computation.request if sweeps else computation.request["scenario"]
     return download(
@@ -111,13 +100,13 @@ def schedule_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 
 def schedule_timeline(request: HttpRequest, pk: uuid.UUID, policy: str) -> HttpResponse:
     """Lanes, links and spans of one policy's schedule, for the canvas."""
-    return JsonResponse(drawn_timeline(_visible(request, pk), _policy(request, pk, policy)))
+    return JsonResponse(drawn_timeline(pages.visible(request, pk), _policy(request, pk, policy)))
 
 
 def schedule_download(request: HttpRequest, pk: uuid.UUID, policy: str, form: str) -> HttpResponse:
     """One policy's schedule as text, its spans as CSV, its trace for Perfetto, or what another runtime reads
     (400 with the first op that differs if it cannot run this order)."""
-    computation = _visible(request, pk)
+    computation = pages.visible(request, pk)
     result = timed(computation, _policy(request, pk, policy))
     try:
         file = schedule_file(result, form, computation.request.get("unit", "slot"))
@@ -130,7 +119,7 @@ def schedule_download(request: HttpRequest, pk: uuid.UUID, policy: str, form: st
 
 
 def _policy(request: HttpRequest, pk: uuid.UUID, policy: str) -> dict[str, Any]:
-    results = (_visible(request, pk).answer or {}).get("results", [])
+    results = (pages.visible(request, pk).answer or {}).get("results", [])
     row = next((row for row in results if row["policy"] == policy and row.get("schedule")), None)
     if row is None:
         raise Http404
@@ -139,7 +128,7 @@ def _policy(request: HttpRequest, pk: uuid.UUID, policy: str) -> dict[str, Any]:
 
 def schedule_table(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The figures as CSV: a row per policy, or per value and policy."""
-    computation = _visible(request, pk)
+    computation = pages.visible(request, pk)
     rows = result_context(computation)["rows"]
     if not rows:
         raise Http404
@@ -157,10 +146,3 @@ def _columns(rows: list[dict[str, Any]]) -> list[str]:
         for name in rows[0]
         if name != "schedule" and all(isinstance(row.get(name), plain) for row in rows)
     ]
-
-
-@require_POST
-def schedule_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    if not services.ask_to_cancel(request.user, _visible(request, pk)):
-        messages.info(request, "It has already ended.")
-    return redirect("schedules:schedule-detail", pk=pk)

@@ -11,8 +11,7 @@ class TracesConfig(AppConfig):
         from webapp.accounts.models import READERS
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
-        from webapp.traces.archive import PARTS
-        from webapp.traces.search import KINDS
+        from webapp.traces.pages import PARTS, pages
         from webapp.traces.work import analyze_trace, answer_what_ifs
 
         register(
@@ -23,4 +22,4 @@ class TracesConfig(AppConfig):
             kinds.Kind(name=ComputationKind.WHAT_IF, work=answer_what_ifs),
         )
         parts.register(*PARTS)
-        search.register(*KINDS)
+        search.register(pages.search)

@@ -1,11 +1,12 @@
 from django.urls import path
 
-from webapp.traces import archive, views
+from webapp.traces import views
+from webapp.traces.pages import pages
 
 app_name = "traces"
 urlpatterns = [
     path("", views.trace_list, name="trace-list"),
-    *archive.pages.urls(),
+    *pages.archive.urls(),
     path("new/", views.trace_create, name="trace-create"),
     path("<uuid:pk>/", views.trace_detail, name="trace-detail"),
     path("<uuid:pk>/what-if/", views.trace_ask, name="trace-ask"),

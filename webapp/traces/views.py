@@ -20,8 +20,9 @@ from webapp.common.markup import as_bytes
 from webapp.computations import services as computations
 from webapp.computations.filters import ComputationFilterSet
 from webapp.computations.models import Computation
-from webapp.traces import archive, services
+from webapp.traces import services
 from webapp.traces.forms import TraceForm, WhatIfForm
+from webapp.traces.pages import pages
 from webapp.traces.selectors import (
     answer_of,
     listed,
@@ -42,7 +43,7 @@ def trace_list(request: HttpRequest) -> HttpResponse:
         filter_class=ComputationFilterSet,
         table_class=TraceTable,
         create=("traces:trace-create", "Upload trace"),
-        bulk=archive.pages.bulk(request),
+        bulk=pages.archive.bulk(request),
         empty="No traces yet. Upload a trace of a measured run to see its bubbles, slow workers and critical "
         f"path. A trace is {KNOWN}.",
     )

@@ -5,25 +5,21 @@ import uuid
 from typing import Any
 
 from django.conf import settings
-from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
-from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
+from webapp.accounts.permissions import may, require_somewhere
 from webapp.common.figures import download
 from webapp.common.lists import list_page
 from webapp.common.markup import as_bytes
-from webapp.computations import services as computations
 from webapp.computations.filters import ComputationFilterSet
-from webapp.computations.models import Computation
 from webapp.prefill import services
-from webapp.prefill.replays import archive
 from webapp.prefill.replays.forms import ReplayForm
+from webapp.prefill.replays.pages import pages
 from webapp.prefill.replays.selectors import first_values, listed, result_context
-from webapp.prefill.replays.sources import replays
 from webapp.prefill.replays.tables import ReplayTable
 
 
@@ -35,7 +31,7 @@ def replay_list(request: HttpRequest) -> HttpResponse:
         filter_class=ComputationFilterSet,
         table_class=ReplayTable,
         create=("prefill:replay-create", "Replay requests"),
-        bulk=archive.pages.bulk(request),
+        bulk=pages.archive.bulk(request),
         empty="No replays yet. A replay offers a trace of prompts to the bubbles of a run, a plan or a "
         "schedule, and shows what would be sold at which load.",
     )
@@ -74,7 +70,7 @@ def replay_create(request: HttpRequest) -> HttpResponse:
 @require_GET
 def replay_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     part = bool(request.headers.get("HX-Request"))
-    computation = _visible(request, pk, *(["answer"] if part else []))
+    computation = pages.visible(request, pk, *(["answer"] if part else []))
     context: dict[str, Any] = {
         "computation": computation,
         "may_operate": may(request.user, computation.team),
@@ -92,15 +88,10 @@ def replay_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return render(request, "prefill/replay_detail.html", context)
 
 
-def _visible(request: HttpRequest, pk: uuid.UUID, *deferred: str) -> Computation:
-    rows = replays().select_related("team", "created_by").defer(*deferred)
-    return visible_or_404(rows, request.user, pk=pk)
-
-
 @require_GET
 def replay_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The document that `meridian prefill replay` answers, of the highest load and the first order."""
-    request_document = _visible(request, pk, "answer").request
+    request_document = pages.visible(request, pk, "answer").request
     document = request_document["document"]
     shipped = (
         request_document["trace"]
@@ -115,17 +106,7 @@ def replay_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 @require_GET
 def replay_table(request: HttpRequest, pk: uuid.UUID, table: str) -> HttpResponse:
     """The figures of every order and load as CSV."""
-    for each in result_context(_visible(request, pk))["tables"]:
+    for each in result_context(pages.visible(request, pk))["tables"]:
         if each.name == table:
             return download(each.as_csv(), "text/csv", f"{table}-{pk}.csv")
     raise Http404
-
-
-@require_POST
-def replay_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    """End a replay; what it has found stays."""
-    computation = _visible(request, pk, "answer", "request")
-    require(request.user, computation.team)
-    if not computations.ask_to_cancel(request.user, computation):
-        messages.info(request, "It has already ended.")
-    return redirect("prefill:replay-detail", pk=pk)

@@ -1,18 +1,20 @@
-"""Archiving and deleting traces."""
+"""Where traces stand: how they are found, archived and deleted, and what is deleted with them."""
 
-from webapp.accounts.archive_pages import ArchivePages
 from webapp.common.parts import Part
+from webapp.computations.models import ComputationKind
+from webapp.computations.pages import ComputationPages
 from webapp.traces.models import TraceFile, TraceWhatIf
-from webapp.traces.selectors import traces
 from webapp.traces.services import delete_traces
 
 KIND = "trace"
-pages = ArchivePages(
-    kind=KIND,
+pages = ComputationPages(
+    kinds=(ComputationKind.TRACE,),
+    one=KIND,
     several="traces",
     address="traces:trace",
+    label="Traces",
+    order=57,
     remove=delete_traces,
-    rows=lambda: traces().select_related("team").defer("request", "answer"),
 )
 PARTS = (
     Part(

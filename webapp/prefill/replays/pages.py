@@ -1,18 +1,18 @@
-"""Archiving and deleting replays."""
+"""Where replays stand: how they are found, archived, deleted and stopped, and what is deleted with them."""
 
-from webapp.accounts.archive_pages import ArchivePages
 from webapp.common.parts import Part
-from webapp.computations.services import delete_computations
-from webapp.prefill.replays.sources import replays
+from webapp.computations.models import ComputationKind
+from webapp.computations.pages import ComputationPages
 from webapp.traces.models import TraceFile
 
 KIND = "replay"
-pages = ArchivePages(
-    kind=KIND,
+pages = ComputationPages(
+    kinds=(ComputationKind.REPLAY,),
+    one=KIND,
     several="replays",
     address="prefill:replay",
-    remove=delete_computations,
-    rows=lambda: replays().select_related("team").defer("request", "answer"),
+    label="Replays",
+    order=58,
 )
 PARTS = (
     Part(

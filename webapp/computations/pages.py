@@ -1,0 +1,91 @@
+"""What pages of all computations share: the one that is shown, stopping it, archive and search."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.views.decorators.http import require_POST
+
+from webapp.accounts.archive_pages import ArchivePages
+from webapp.accounts.permissions import visible_or_404
+from webapp.common.archived import dated
+from webapp.common.search import Begin, Rows
+from webapp.computations.models import Computation, ComputationQuerySet
+from webapp.computations.services import ask_to_cancel, delete_computations
+
+
+def stop(request: HttpRequest, computation: Computation) -> None:
+    """Stop a computation, or say that it has ended; PermissionDenied for no operator of its team."""
+    if not ask_to_cancel(request.user, computation):
+        messages.info(request, "It has already ended.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputationPages:
+    """The pages of one sort of computations.
+
+    kinds : values of `ComputationKind`.
+    one, several : in words.
+    address : what the names of the addresses begin with, as "placement:placement".
+    label, order : of the sort among the kinds of things that a search finds.
+    remove, stays : as `ArchivePages`.
+    """
+
+    kinds: tuple[str, ...]
+    one: str
+    several: str
+    address: str
+    label: str
+    order: int
+    remove: Callable[[Any, Any], int] = delete_computations
+    stays: Callable[[Sequence[Any]], list[str]] = lambda things: []
+
+    def rows(self) -> ComputationQuerySet:
+        """All of the sort."""
+        return Computation.objects.of(*self.kinds)
+
+    def visible(self, request: HttpRequest, pk: uuid.UUID, *deferred: str) -> Computation:
+        """The one that an address names, without the columns `deferred`; Http404 for who may not see it."""
+        rows = self.rows().select_related("team", "created_by").defer(*deferred)
+        return visible_or_404(rows, request.user, pk=pk)
+
+    @property
+    def archive(self) -> ArchivePages:
+        return ArchivePages(
+            kind=self.one,
+            several=self.several,
+            address=self.address,
+            remove=self.remove,
+            rows=lambda: self.rows().select_related("team").defer("request", "answer"),
+            stays=self.stays,
+        )
+
+    @property
+    def search(self) -> Rows:
+        """How they are found."""
+        return Rows(
+            order=self.order,
+            name=self.one,
+            label=self.label,
+            rows=lambda user: self.rows().visible_to(user).only("name", "created_at", "archived_at"),
+            named="name",
+            hit=lambda row: (row.name, reverse(f"{self.address}-detail", args=[row.pk]), dated(row)),
+            matches=lambda word: Q(Begin(word, "name")),
+        )
+
+    def urls(self) -> list[URLPattern]:
+        """The addresses below the list, but those of the sort's own views."""
+        name = f"{self.address.partition(':')[2]}-cancel"
+        cancel = path("<uuid:pk>/cancel/", require_POST(self.cancel_page), name=name)
+        return [*self.archive.urls(), cancel]
+
+    def cancel_page(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+        """End one; what it has found stays."""
+        stop(request, self.visible(request, pk, "request", "answer"))
+        return redirect(f"{self.address}-detail", pk=pk)
