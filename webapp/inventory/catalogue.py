@@ -33,24 +33,8 @@ class RegionRow:
     prices: tuple[ListPrice, ...]
 
     @property
-    def name(self) -> str:
-        return self.region.name
-
-    @property
-    def cloud(self) -> str:
-        return self.region.cloud
-
-    @property
-    def place(self) -> str:
-        return self.region.place
-
-    @property
     def country(self) -> str:
         return countries()[self.region.country]
-
-    @property
-    def time_zone(self) -> str:
-        return self.region.time_zone
 
     @property
     def least_price(self) -> float | None:
@@ -76,38 +60,15 @@ class GpuRow:
     have: int  # GPUs of this type in the pools that the reader sees
 
     @property
-    def name(self) -> str:
-        return self.gpu.name
-
-    @property
-    def label(self) -> str:
-        return self.gpu.label
-
-    def tflops(self, number_format: str) -> float | None:
-        peak = self.gpu.peak_flops.get(number_format)
-        return None if peak is None else peak / 1e12
-
-    @property
-    def peaks(self) -> list[tuple[str, float]]:
-        """(number format, 10^12 FLOP/s) of the formats that it has, narrowest first."""
-        return [(name, peak) for name in FORMATS if (peak := self.tflops(name)) is not None]
-
-    @property
-    def fp8(self) -> float | None:
-        return self.tflops("fp8")
+    def peaks(self) -> dict[str, float]:
+        """10^12 FLOP/s of the number formats that it has, narrowest first."""
+        flops = self.gpu.peak_flops
+        return {name: flops[name] / 1e12 for name in FORMATS if name in flops}
 
     @property
     def half(self) -> float | None:
         """In 16 bits: bf16 where it has that, else fp16."""
-        return self.tflops("bf16") or self.tflops("fp16")
-
-    @property
-    def tf32(self) -> float | None:
-        return self.tflops("tf32")
-
-    @property
-    def fp32(self) -> float | None:
-        return self.tflops("fp32")
+        return self.peaks.get("bf16") or self.peaks.get("fp16")
 
     @property
     def memory_gib(self) -> float:

@@ -4,17 +4,13 @@ from typing import Any
 
 import django_filters as filters
 from django import forms
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import regions
 from webapp.inventory.catalogue import RegionRow, known_countries
 from webapp.inventory.models import DataCenter, LinkSource, Node, NodeState, WanLink
-from webapp.inventory.selectors.datacenters import with_nodes
-
-
-def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
-    return DataCenter.objects.visible_to(request.user) if request else DataCenter.objects.none()
+from webapp.inventory.selectors.datacenters import visible_dcs, with_nodes
 
 
 class DataCenterFilterSet(filters.FilterSet):
@@ -43,7 +39,7 @@ class DataCenterFilterSet(filters.FilterSet):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        codes = _visible_dcs(self.request).order_by().values_list("country", flat=True).distinct()
+        codes = visible_dcs(self.request).order_by().values_list("country", flat=True).distinct()
         self.filters["country"].extra["choices"] = known_countries(codes)
 
     def in_state(self, queryset: Any, name: str, value: str) -> Any:
@@ -61,7 +57,7 @@ class DataCenterFilterSet(filters.FilterSet):
 
 class LinkFilterSet(filters.FilterSet):
     q = filters.CharFilter(method="find", label="Find")
-    dc = filters.ModelChoiceFilter(queryset=_visible_dcs, method="of_dc", label="Data centre")
+    dc = filters.ModelChoiceFilter(queryset=visible_dcs, method="of_dc", label="Data centre")
 
     source = filters.ChoiceFilter(choices=LinkSource.choices, method="from_source", label="Values from")
 
@@ -108,8 +104,8 @@ class RegionFilter:
         return [
             row
             for row in self.queryset
-            if text in f"{row.name} {row.place} {row.country}".lower()
-            and data["cloud"] in ("", row.cloud)
+            if text in f"{row.region.name} {row.region.place} {row.country}".lower()
+            and data["cloud"] in ("", row.region.cloud)
             and (not data["gpu_type"] or data["gpu_type"] in {price.gpu_type for price in row.prices})
         ]
 

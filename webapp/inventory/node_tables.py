@@ -4,13 +4,14 @@ from typing import Any
 
 import django_filters as filters
 import django_tables2 as tables
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.urls import reverse
 from django.utils.html import format_html
 
 from engine.versions import series
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
-from webapp.inventory.models import DataCenter, Device, JoinToken, Node, NodeState
+from webapp.inventory.models import Device, JoinToken, Node, NodeState
+from webapp.inventory.selectors.datacenters import visible_dcs
 
 FURTHER_STATES = (("draining", "Draining"), ("version", "Another version"), ("apart", "Not joined"))
 
@@ -103,13 +104,9 @@ def draining_mark() -> str:
     return state("stopping", "Draining")
 
 
-def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
-    return DataCenter.objects.visible_to(request.user) if request else DataCenter.objects.none()
-
-
 class NodeFilterSet(filters.FilterSet):
     q = filters.CharFilter(method="find", label="Find")
-    dc = filters.ModelChoiceFilter(queryset=_visible_dcs, label="Data centre")
+    dc = filters.ModelChoiceFilter(queryset=visible_dcs, label="Data centre")
     device = filters.ChoiceFilter(choices=Device.choices, label="Device")
     state = filters.ChoiceFilter(
         choices=(*NodeState.choices, *FURTHER_STATES), method="in_state", label="State"

@@ -134,13 +134,18 @@ class MeasurementTable(Table):
 
 
 class GpuTypeTable(Table):
-    name = tables.LinkColumn("inventory:gputype-detail", args=[tables.A("name")], verbose_name="GPU type")
-    label = tables.Column("Description")
+    name = tables.LinkColumn(
+        "inventory:gputype-detail",
+        accessor="gpu__name",
+        args=[tables.A("gpu__name")],
+        verbose_name="GPU type",
+    )
+    label = tables.Column("Description", accessor="gpu__label")
     have = NumberColumn("Registered", unit="GPUs")
-    fp8 = NumberColumn("FP8", unit="TFLOP/s", decimals=0)
+    fp8 = NumberColumn("FP8", accessor="peaks__fp8", unit="TFLOP/s", decimals=0)
     half = NumberColumn("BF16 or FP16", unit="TFLOP/s", decimals=0)
-    tf32 = NumberColumn("TF32", unit="TFLOP/s", decimals=0)
-    fp32 = NumberColumn("FP32", unit="TFLOP/s", decimals=1)
+    tf32 = NumberColumn("TF32", accessor="peaks__tf32", unit="TFLOP/s", decimals=0)
+    fp32 = NumberColumn("FP32", accessor="peaks__fp32", unit="TFLOP/s", decimals=1)
     memory_gib = NumberColumn("Memory", unit="GiB")
     hbm_gb_s = NumberColumn("Memory", unit="GB/s")
     host_gb_s = NumberColumn("Host", unit="GB/s", decimals=2)
@@ -153,10 +158,10 @@ class GpuTypeTable(Table):
 
 
 class RegionTable(Table):
-    name = tables.Column("Region")
-    place = tables.Column()
+    name = tables.Column("Region", accessor="region__name")
+    place = tables.Column(accessor="region__place")
     country = tables.Column()
-    time_zone = tables.Column("Time zone")
+    time_zone = tables.Column("Time zone", accessor="region__time_zone")
     prices = tables.Column("GPUs with a list price", orderable=False)
     least_price = NumberColumn("from", unit="$/GPU h", decimals=2)
     use = tables.TemplateColumn(

@@ -11,7 +11,9 @@ from django.http import HttpRequest
 
 from webapp.accounts.models import User
 from webapp.common.described import DescribedFilterSet
+from webapp.inventory.mentions import any_of, mentions
 from webapp.inventory.models import DataCenter
+from webapp.inventory.selectors.datacenters import visible_dcs
 from webapp.jobs.models import Run, RunState
 from webapp.planning.models import Plan
 
@@ -28,12 +30,6 @@ def _people(request: HttpRequest | None) -> QuerySet[User]:
     return User.objects.filter(pk__in=launched).order_by("username")
 
 
-def _datacenters(request: HttpRequest | None) -> QuerySet[DataCenter]:
-    return (
-        DataCenter.objects.visible_to(request.user).order_by("name") if request else DataCenter.objects.none()
-    )
-
-
 class RunFilterSet(DescribedFilterSet):
     q = filters.CharFilter(method="find", label="Find")
     status = filters.MultipleChoiceFilter(
@@ -41,7 +37,7 @@ class RunFilterSet(DescribedFilterSet):
     )
     plan = filters.ModelChoiceFilter(field_name="job__plan", queryset=_plans, label="Plan")
     dc = filters.ModelChoiceFilter(
-        queryset=_datacenters, to_field_name="name", method="runs_in", label="Data centre"
+        queryset=visible_dcs, to_field_name="name", method="runs_in", label="Data centre"
     )
     who = filters.ModelChoiceFilter(field_name="created_by", queryset=_people, label="Launched by")
 
@@ -58,13 +54,9 @@ class RunFilterSet(DescribedFilterSet):
         columns = ("job__name", "status_reason", "waits_for", "labels", "note")
         return rows.filter(reduce(or_, (Q(**{f"{column}__icontains": text}) for column in columns)))
 
-    def runs_in(self, rows: QuerySet[Run], name: str, dc: Any) -> QuerySet[Run]:
+    def runs_in(self, rows: QuerySet[Run], name: str, dc: DataCenter) -> QuerySet[Run]:
         """Runs whose job may use GPUs of a data centre, or of one of its pools."""
-        named = [dc.name, *(f"{dc.name}:{pool.gpu_type}" for pool in dc.pools.all())]
-        condition = Q()
-        for each in named:
-            condition |= Q(job__document__datacenters__contains=[{"name": each}])
-        return rows.filter(condition)
+        return rows.filter(any_of(Q(job__document__contains=mention) for mention in mentions(dc)))
 
 
 class QueueFilterSet(filters.FilterSet):

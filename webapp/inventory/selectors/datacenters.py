@@ -6,8 +6,14 @@ from typing import Any
 
 from django.db.models import Aggregate, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
+from django.http import HttpRequest
 
 from webapp.inventory.models import DataCenter, GpuPool, Node, NodeState, Thing, WanLink
+
+
+def visible_dcs(request: HttpRequest | None) -> QuerySet[DataCenter]:
+    """What the reader of a filter may choose from; none without a request."""
+    return DataCenter.objects.visible_to(request.user) if request else DataCenter.objects.none()
 
 
 def datacenters_for_lists() -> QuerySet[DataCenter]:
