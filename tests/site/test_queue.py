@@ -1,17 +1,12 @@
 """The queue of the reconciler: what it says of runs that wait; a look at it costs the same for any number."""
 
-from datetime import timedelta
-from typing import Any
-
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
-from engine.versions import series
 from tests.site.test_reconcile import Nodes, report
 from tests.site.world import World
-from webapp.inventory.models import GpuPool, Node
+from webapp.inventory.models import GpuPool
 from webapp.jobs import services
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run, Status
@@ -96,27 +91,3 @@ def test_one_run_that_cannot_be_read_keeps_no_other_from_its_turn(world: World, 
     good.refresh_from_db()
     broken.refresh_from_db()
     assert (broken.status, good.status) == (Status.QUEUED, Status.STARTING)
-
-
-def test_the_two_ways_to_say_that_a_node_may_be_given_work_agree(world: World) -> None:
-    now, site = timezone.now(), series()
-    variants: list[dict[str, Any]] = [
-        {},
-        {"last_seen": None},
-        {"last_seen": now - timedelta(hours=1)},
-        {"draining_since": now},
-        {"acl_sha256": ""},
-        {"version": ""},
-        {"version": site},
-        {"version": f"{site}.9"},
-        {"version": f"{site}9.1"},
-        {"version": "9.9.9"},
-    ]
-    for i, fields in enumerate(variants):
-        known = {"last_seen": now, "acl_sha256": "0" * 64, "version": f"{site}.0", **fields}
-        dc = world.dcs[i % 3]
-        Node.objects.create(dc=dc, pool=dc.pools.get(), name=f"n{i}", gpus=1, **known)
-    type(world.dcs[0]).objects.filter(pk=world.dcs[2].pk).update(draining_since=now)
-    placeable = set(Node.objects.placeable())
-    assert {node for node in Node.objects.all() if node.is_placeable} == placeable
-    assert 0 < len(placeable) < len(variants)

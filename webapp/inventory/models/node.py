@@ -67,12 +67,6 @@ class NodeQuerySet(models.QuerySet["Node"]):
             return self.filter(last_seen=None)
         return self.filter(silent_now()) if state == NodeState.SILENT else self.online()
 
-    def placeable(self) -> NodeQuerySet:
-        """Nodes that may be given work: enrolled, online, of our version, not draining, nor their site."""
-        ours = Q(version="") | Q(version=series()) | Q(version__startswith=f"{series()}.")
-        online = self.online().filter(ours, draining_since=None, dc__draining_since=None)
-        return online.exclude(acl_sha256="")
-
 
 class Node(models.Model):
     """One machine with GPUs, on which an agent runs."""
@@ -146,7 +140,7 @@ class Node(models.Model):
 
     @property
     def is_placeable(self) -> bool:
-        """Whether it may be given work now, as `NodeQuerySet.placeable` says of many."""
+        """Whether it may be given work: enrolled, online, of our version, not draining, nor its site."""
         may = self.is_enrolled and not self.is_draining and not self.is_skewed
         return may and self.state == NodeState.ONLINE
 

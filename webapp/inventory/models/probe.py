@@ -7,12 +7,10 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
 
 from webapp.accounts.models import Team
 from webapp.inventory.models.node import Node
-
-PATIENCE = timedelta(seconds=15)  # for an agent to answer
+from webapp.inventory.models.question import Question
 
 
 class NodeProbeQuerySet(models.QuerySet["NodeProbe"]):
@@ -25,8 +23,10 @@ class NodeProbeQuerySet(models.QuerySet["NodeProbe"]):
         return self.order_by("source_id", "target_id", "-asked_at", "-id").distinct("source_id", "target_id")
 
 
-class NodeProbe(models.Model):
+class NodeProbe(Question):
     """One try of node `source` to reach node `target`; `ok` is None until the source has answered."""
+
+    PATIENCE = timedelta(seconds=15)  # for an agent to answer
 
     probe = models.CharField(max_length=32)  # tries that were asked for together
     source = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="probes")
@@ -35,7 +35,6 @@ class NodeProbe(models.Model):
     asked_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
-    at = models.DateTimeField(null=True)  # of the answer
     ok = models.BooleanField(null=True)
     rtt_ms = models.FloatField(null=True)
     offset_ms = models.FloatField(null=True)  # the source's clock minus the target's
@@ -55,11 +54,3 @@ class NodeProbe(models.Model):
 
     def __str__(self) -> str:
         return f"{self.source} → {self.target}"
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.ok is None and timezone.now() - self.asked_at < PATIENCE
-
-    @property
-    def is_unanswered(self) -> bool:
-        return self.ok is None and not self.is_waiting
