@@ -5,7 +5,7 @@ from typing import Any
 import redis
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import RequestDataTooBig, ValidationError
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from engine.documents import read_document
 from engine.errors import InputError
 from webapp.accounts.models import ADMINS
-from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from webapp.accounts.permissions import require, visible_or_404
 from webapp.common import broker
 from webapp.common.additions import extended
 from webapp.common.queries import whole
@@ -47,6 +47,7 @@ nodes = Pages(
     table=NodeTable,
     filter=NodeFilterSet,
     actions=(("inventory:node-reach", "Reachability"), ("inventory:join-list", "Join commands")),
+    created=lambda request, node: _command(request, node),
 )
 
 
@@ -60,26 +61,6 @@ def node_detail(request: HttpRequest, pk: int) -> HttpResponse:
     context = extended("node", request, node_page(request.user, node) | {"credentials": credentials})
     show = render if credentials is None else page_shown_once
     return show(request, "inventory/node_detail.html", context)
-
-
-def node_create(request: HttpRequest) -> HttpResponse:
-    """Add a node, and show the command with which its machine joins."""
-    require_somewhere(request.user)
-    form = NodeForm(request.POST or None, initial=NodeForm.given(request), user=request.user)
-    if request.method == "POST" and form.is_valid():
-        try:
-            node = form.save_as(request.user)
-            return _command(request, node)
-        except ValidationError as error:
-            form.take_errors(error)
-    page = {
-        "title": "Add node",
-        "form": form,
-        "sections": form.sections,
-        "submit_label": "Add node",
-        "cancel_url": reverse("inventory:node-list"),
-    }
-    return render(request, "components/form.html", page, status=422 if form.errors else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -192,19 +173,18 @@ def node_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("inventory:node-detail", pk=pk)
 
 
-@require_http_methods(["GET", "POST"])
-def node_drain(request: HttpRequest, pk: int) -> HttpResponse:
-    """Ask what becomes of the node's runs, then drain it."""
-    return _drain(request, _node(request, pk))
+def _node_or_dc(request: HttpRequest, of: type[Node] | type[DataCenter], pk: int) -> Node | DataCenter:
+    return _node(request, pk) if of is Node else _datacenter(request, pk)
+
+
+def _datacenter(request: HttpRequest, pk: int) -> DataCenter:
+    return visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk)
 
 
 @require_http_methods(["GET", "POST"])
-def datacenter_drain(request: HttpRequest, pk: int) -> HttpResponse:
-    """Ask what becomes of the data centre's runs, then drain it."""
-    return _drain(request, visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk))
-
-
-def _drain(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
+def drain(request: HttpRequest, pk: int, of: type[Node] | type[DataCenter]) -> HttpResponse:
+    """Ask what becomes of the runs of a node, or of a data centre, then drain it."""
+    thing = _node_or_dc(request, of, pk)
     require(request.user, services.team_of(thing))
     form = DrainForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -225,18 +205,9 @@ def _drain(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
 
 
 @require_POST
-def node_resume(request: HttpRequest, pk: int) -> HttpResponse:
-    """Let the node be given work again."""
-    return _resume(request, _node(request, pk))
-
-
-@require_POST
-def datacenter_resume(request: HttpRequest, pk: int) -> HttpResponse:
-    """Let the data centre be given work again."""
-    return _resume(request, visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk))
-
-
-def _resume(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
+def resume(request: HttpRequest, pk: int, of: type[Node] | type[DataCenter]) -> HttpResponse:
+    """Let a node, or a data centre, be given work again."""
+    thing = _node_or_dc(request, of, pk)
     services.resume(request.user, thing)
     messages.success(request, f"{thing} gets work again.")
     return redirect(_page_of(thing))
@@ -282,7 +253,7 @@ def node_probe(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 def node_probe_all(request: HttpRequest, pk: int) -> HttpResponse:
     """Try between all nodes of the team of data centre `pk` that are online."""
-    dc = visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk)
+    dc = _datacenter(request, pk)
     require(request.user, dc.team)
     rows = list(_online(dc__team=dc.team)[:MOST_SHOWN])
     return _probe(request, dc, [(a, b) for a in rows for b in rows], reverse("inventory:node-reach"))

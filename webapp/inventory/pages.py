@@ -27,6 +27,7 @@ class Pages:
 
     above : (thing) → [(label, URL)] of the pages above it where its address does not tell them.
     home : (thing) → the page that shows it; by default its own.
+    created : (request, thing) → the answer once one was created; by default the page that shows it.
     """
 
     name: str  # of its URLs
@@ -42,6 +43,7 @@ class Pages:
     form_template: str = "components/form.html"
     above: Callable[[Any], list[tuple[str, str]]] | None = None
     home: Callable[[Any], str] | None = None
+    created: Callable[[HttpRequest, Any], HttpResponse] | None = None
 
     def list(self, request: HttpRequest) -> HttpResponse:
         return list_page(
@@ -124,10 +126,12 @@ class Pages:
     def _form_page(
         self, request: HttpRequest, form: Any, title: str, cancel_url: str, **context: Any
     ) -> HttpResponse:
+        is_new = form.instance.pk is None
         if request.method == "POST" and form.is_valid():
             try:
                 saved = form.save_as(request.user)
-                return redirect(self._url(saved))
+                new_page = self.created if is_new else None
+                return new_page(request, saved) if new_page else redirect(self._url(saved))
             except ValidationError as error:
                 form.take_errors(error)
         page = {
@@ -135,7 +139,7 @@ class Pages:
             "form": form,
             "sections": form.sections,
             "notes": form.notes(),
-            "submit_label": title if form.instance.pk is None else "Save changes",
+            "submit_label": title if is_new else "Save changes",
             "cancel_url": cancel_url,
         }
         return render(request, self.form_template, page | context, status=422 if form.errors else 200)

@@ -13,29 +13,8 @@ from webapp.common.search import Begin, Listed, Rows, of_which
 from webapp.inventory.models import DataCenter, Node, WanLink
 
 
-def _links_with(word: str) -> Q:
-    ends = (of_which(end, word, DataCenter, "name", "place") for end in ("a", "b"))
-    return next(ends) | next(ends)
-
-
-def _datacenter(dc: DataCenter) -> tuple[str, str, str]:
-    return dc.name, reverse("inventory:datacenter-detail", args=[dc.pk]), dc.place
-
-
-def _nodes(user: Any) -> Any:
-    return Node.objects.visible_to(user).select_related("dc").defer("seen_ranks", "seen_hardware")
-
-
-def _node(node: Node) -> tuple[str, str, str]:
-    return node.name, reverse("inventory:node-detail", args=[node.pk]), f"{node.dc.name}, {node.host}"
-
-
-def _links(user: Any) -> Any:
-    return WanLink.objects.visible_to(user).select_related("a", "b")
-
-
-def _link(link: WanLink) -> tuple[str, str, str]:
-    return str(link), reverse("inventory:link-detail", args=[link.pk]), f"{link.bandwidth_gbps:g} Gbit/s"
+def _at_end(end: str, word: str) -> Q:
+    return of_which(end, word, DataCenter, "name", "place")
 
 
 def _gpu_types(user: Any) -> Iterator[tuple[str, str, str]]:
@@ -51,26 +30,36 @@ KINDS = (
         label="Data centres",
         rows=DataCenter.objects.visible_to,
         named="name",
-        hit=_datacenter,
+        hit=lambda dc: (dc.name, reverse("inventory:datacenter-detail", args=[dc.pk]), dc.place),
         matches=lambda word: Q(Begin(word, "name", "place")),
     ),
     Rows(
         order=60,
         name="node",
         label="Nodes",
-        rows=_nodes,
+        rows=lambda user: (
+            Node.objects.visible_to(user).select_related("dc").defer("seen_ranks", "seen_hardware")
+        ),
         named="name",
-        hit=_node,
+        hit=lambda node: (
+            node.name,
+            reverse("inventory:node-detail", args=[node.pk]),
+            f"{node.dc.name}, {node.host}",
+        ),
         matches=lambda word: Q(Begin(word, "name", "host")),
     ),
     Rows(
         order=70,
         name="link",
         label="Links",
-        rows=_links,
+        rows=lambda user: WanLink.objects.visible_to(user).select_related("a", "b"),
         named="a__name",
-        hit=_link,
-        matches=_links_with,
+        hit=lambda link: (
+            str(link),
+            reverse("inventory:link-detail", args=[link.pk]),
+            f"{link.bandwidth_gbps:g} Gbit/s",
+        ),
+        matches=lambda word: _at_end("a", word) | _at_end("b", word),
     ),
     Listed(order=120, name="gputype", label="GPU types", things=_gpu_types),
 )
