@@ -111,7 +111,9 @@ def launch_swap(
     """
     require(actor, team)
     planned(site_job(document))
-    return _once(actor, key, lambda: _launch_swap(actor, team, name, document, key, priority))
+    after = {"name": name, "strategy": document["strategy"]["kind"]}
+    fields: dict[str, Any] = {"team": team, "name": name, "document": document, "plan_copy": {"name": name}}
+    return _once(actor, key, lambda: _new_job(actor, key, priority=priority, after=after, **fields))
 
 
 @transaction.atomic
@@ -201,19 +203,15 @@ def move_run(
         site_job(smaller)
         job = Job.objects.create(
             team=job.team,
-            name=_fewer(job.name),
+            name=job.name if job.name.endswith(FEWER) else f"{job.name[: 80 - len(FEWER)]}{FEWER}",
             document=smaller,
             plan=job.plan,
             gpu_of_rank=list(gpu_of_rank),
-            plan_copy={**job.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
+            plan_copy=_copy_from(run),
         )
         before, after = _difference(run.job.document, smaller)
         record(None, "clone", job, team=job.team, before=before, after={"name": job.name, **after})
     return _queue(None, job, "", reason, after=run, moved_from=run)
-
-
-def _fewer(name: str) -> str:
-    return name if name.endswith(FEWER) else f"{name[: 80 - len(FEWER)]}{FEWER}"
 
 
 def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
@@ -234,57 +232,54 @@ def _launch_option(
     planned = train_document(plan.request, option, plan.training)
     document = ruled_document(changed or planned)
     copy = {"name": plan.name, "request": plan.request, "option": option}
-    job = Job.objects.create(
-        team=plan.team, name=name or plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
-    )
     _, differs = _difference(planned, document)
-    after = {"plan": plan.name, "dp_cells": option["dp_cells"], **differs}
-    record(actor, "create", job, team=plan.team, after=after)
-    return _queue(actor, job, key, priority=priority)
+    return _new_job(
+        actor,
+        key,
+        priority=priority,
+        after={"plan": plan.name, "dp_cells": option["dp_cells"], **differs},
+        team=plan.team,
+        name=name or plan.name,
+        document=document,
+        plan=plan,
+        plan_copy=copy,
+    )
 
 
 def _launch_replicas(actor: Any, plan: Plan, data: dict[str, Any], document: dict[str, Any], key: str) -> Run:
     name = f"{plan.name[: 80 - len(REPLICAS)]}{REPLICAS}"
-    copy = {"name": plan.name, "request": plan.request, "data_parallelism": data}
-    job = Job.objects.create(
+    return _new_job(
+        actor,
+        key,
+        after={"plan": plan.name, "name": name},
         team=plan.team,
         name=name,
         document=ruled_document(document),
         plan=plan,
-        plan_copy=copy,
-        created_by=actor,
+        plan_copy={"name": plan.name, "request": plan.request, "data_parallelism": data},
     )
-    record(actor, "create", job, team=plan.team, after={"plan": plan.name, "name": name})
-    return _queue(actor, job, key)
 
 
 def _launch_placed(
     actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str, priority: int
 ) -> Run:
     copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
-    document = ruled_document(placed.document)
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
     if planned:
         copy |= {"name": planned[0].name, "request": planned[0].request, "option": planned[1]}
-    job = Job.objects.create(
+    return _new_job(
+        actor,
+        key,
+        priority=priority,
+        reason=f"Placed by {placement.name}.",
+        after={"placement": placement.name, "name": name},
         team=placement.team,
         name=name,
-        document=document,
+        document=ruled_document(placed.document),
         gpu_of_rank=placed.gpu_of_rank,
         plan=planned[0] if planned else None,
         plan_copy=copy,
-        created_by=actor,
     )
-    record(actor, "create", job, team=job.team, after={"placement": placement.name, "name": name})
-    return _queue(actor, job, key, f"Placed by {placement.name}.", priority=priority)
-
-
-def _launch_swap(actor: Any, team: Team, name: str, document: dict[str, Any], key: str, priority: int) -> Run:
-    job = Job.objects.create(
-        team=team, name=name, document=document, plan_copy={"name": name}, created_by=actor
-    )
-    record(actor, "create", job, team=team, after={"name": name, "strategy": document["strategy"]["kind"]})
-    return _queue(actor, job, key, priority=priority)
 
 
 def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
@@ -299,20 +294,48 @@ def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
 
 def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str, priority: int) -> Run:
     old = run.job
-    job = Job.objects.create(
+    before, after = _difference(old.document, document)
+    return _new_job(
+        actor,
+        key,
+        priority=priority,
+        reason=f"Copied from {run}.",
+        verb="clone",
+        before={"name": old.name, **before},
+        after={"name": name, **after},
         team=old.team,
         name=name,
         document=document,
         plan=old.plan,
         gpu_of_rank=old.gpu_of_rank,
-        plan_copy={**old.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
-        created_by=actor,
+        plan_copy=_copy_from(run),
     )
-    before, after = _difference(old.document, document)
-    record(
-        actor, "clone", job, team=job.team, before={"name": old.name, **before}, after={"name": name, **after}
-    )
-    return _queue(actor, job, key, f"Copied from {run}.", priority=priority)
+
+
+def _copy_from(run: Run) -> dict[str, Any]:
+    """The `plan_copy` of a job that is that of `run`, changed."""
+    return {**run.job.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}}
+
+
+def _new_job(
+    actor: Any,
+    key: str,
+    *,
+    after: dict[str, Any],
+    before: dict[str, Any] | None = None,
+    verb: str = "create",
+    reason: str = "",
+    priority: int = Priority.NORMAL,
+    **fields: Any,
+) -> Run:
+    """Make a job of `fields`, note that, and queue its first run.
+
+    verb, before, after : of the audit row.
+    reason : what is said of it on the run's page.
+    """
+    job = Job.objects.create(created_by=actor, **fields)
+    record(actor, verb, job, team=job.team, before=before, after=after)
+    return _queue(actor, job, key, reason, priority=priority)
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
