@@ -1,8 +1,11 @@
 """Executes the stages of docker/Dockerfile, each in a room of its own (scripts/docker_room.py)."""
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from subprocess import Popen
+from types import MappingProxyType
 
 from scripts.docker_room import Room, context_files
 from scripts.dockerfile import Instruction, Stage, parse, substitute
@@ -27,6 +30,11 @@ class Image:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     probe: tuple[str, ...] = ()
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str] = MappingProxyType({})) -> "Popen[str]":
+        """Run `argv` as a container of the image would, with `env` besides its own environment."""
+        whole = {**self.env, **env, "HOME": "/var/lib/meridian"}
+        return self.room.start(argv, env=whole, folder=self.folder, user=self.user)
 
 
 class Builder:

@@ -1,11 +1,11 @@
 """Runs the images of docker/ as their compose files say; used by scripts.docker_lines."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,19 +19,13 @@ import redis
 import yaml
 
 from scripts.docker_build import ROOT, Image, LineFailed, say
+from tests.ports import free_port
 from webapp.servers import running
 from webapp.servers.acl import set_node_user
 from webapp.servers.places import packaged_binaries
 
 WELL_WITHIN_S = 120
 NODE = "lines"
-
-
-def free_port() -> int:
-    """A port that nothing listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def compose(path: str, values: Mapping[str, str]) -> dict[str, Any]:
@@ -54,15 +48,14 @@ def part(
     name: str, image: Image, env: Mapping[str, str], argv: list[str], probe: list[str], grace_s: float
 ) -> Iterator[Callable[[], None]]:
     """One container: started, and stopped by SIGTERM within its grace; yields what waits until it is well."""
-    whole = {**image.env, **env, "HOME": "/var/lib/meridian"}
     began = time.monotonic()
-    process = image.room.start([*image.entrypoint, *argv], env=whole, folder=image.folder, user=image.user)
+    process = image.start([*image.entrypoint, *argv], env)
     output: list[str] = []
     reader = threading.Thread(target=lambda: output.extend(process.stdout or ()), daemon=True)
     reader.start()
 
     def well() -> None:
-        _until_well(name, image, whole, probe, process, output)
+        _until_well(name, image, env, probe, process, output)
         line = f"{name}: {' '.join([*image.entrypoint, *argv])}; health: {' '.join(probe)}"
         say(line, 0, time.monotonic() - began)
 
@@ -95,7 +88,7 @@ def _until_well(
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise LineFailed(f"{name} ended with status {process.returncode}\n{''.join(output)[-3000:]}")
-        probing = image.room.start(probe, env=env, folder=image.folder, user=image.user)
+        probing = image.start(probe, env)
         output_of_probe, _ = probing.communicate(timeout=60)
         if probing.returncode == 0:
             return
@@ -141,8 +134,7 @@ def site(image: Image, place: Path) -> None:
 
 def _migrate(image: Image, env: Mapping[str, str], command: list[str]) -> None:
     began = time.monotonic()
-    whole = {**image.env, **env, "HOME": "/var/lib/meridian"}
-    process = image.room.start([*image.entrypoint, *command], env=whole, folder=image.folder, user=image.user)
+    process = image.start([*image.entrypoint, *command], env)
     output, _ = process.communicate(timeout=300)
     say(
         "migrate: check --deploy, migrate, sync_node_acl",
@@ -249,10 +241,7 @@ def _valkey(place: Path) -> Iterator[str]:
 def node(image: Image, place: Path) -> None:
     """The agent of a node that has joined, until its heartbeat is in the broker."""
     began = time.monotonic()
-    whole = {**image.env, "HOME": "/var/lib/meridian"}
-    shown = image.room.start(
-        [*image.entrypoint, *image.command], env=whole, folder=image.folder, user=image.user
-    )
+    shown = image.start([*image.entrypoint, *image.command])
     output, _ = shown.communicate(timeout=120)
     say(
         f"node: {' '.join([*image.entrypoint, *image.command])}",
@@ -261,8 +250,6 @@ def node(image: Image, place: Path) -> None:
         output,
     )
     with _valkey(place) as valkey, redis.Redis.from_url(valkey, decode_responses=True) as client:
-        import hashlib
-
         set_node_user(client, NODE, hashlib.sha256(b"of-this-node").hexdigest())
         address = valkey.rpartition("@")[2]
         lines = {
