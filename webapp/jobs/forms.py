@@ -1,6 +1,5 @@
 """The launch form: the document of a run with the fields that people vary."""
 
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from django import forms
@@ -66,6 +65,18 @@ PREFILL = (
 # Of the document's section `recovery`, other than how often: their fields.
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
 TRACKERS = tuple(TrackingSection.model_fields)
+# Where the document has what a field shows as it stands there, or its default.
+IN_SECTIONS = {
+    "dtype": "device.dtype",
+    "checkpoint_dir": "persistence.checkpoint.dir",
+    "checkpoint_every": "persistence.checkpoint.every",
+    "validation_every": "data.validation.every",
+    "validation_prepared": "data.validation.prepared",
+    "recoveries": "failures.recovery.attempts",
+    "adapt_layout": "failures.adapt.layout",
+    "adapt_most_gpus": "failures.adapt.most_gpus",
+    **{f"tracking_{name}": f"tracking.{name}" for name in TRACKERS},
+}
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
     "memory_gib",
@@ -93,10 +104,12 @@ def _prefill_field(path: str) -> str:
     return f"prefill_{path.replace('.', '_')}"
 
 
-def _at(section: dict[str, Any], path: str) -> Any:
-    first, _, rest = path.partition(".")
-    value = section.get(first)
-    return (value or {}).get(rest) if rest else value
+def _of_job(job: TrainJob, path: str) -> Any:
+    """The value at a path of a job, with the document's default; None where its section is not given."""
+    value: Any = job
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def _with(section: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -384,28 +397,19 @@ class JobForm(Sectioned, OptimizerFields, DataFields):
         planned: dict[str, Any] | None = None,
     ) -> None:
         old = parse(TrainJob, document)
-        saves, held_out, failures = old.persistence.checkpoint, old.data.validation, old.failures
-        values = {name: attrgetter(PATHS[name])(old) for name in self.CHANGED if name in PATHS}
+        shown = {name: PATHS[name] for name in self.CHANGED if name in PATHS} | IN_SECTIONS
+        values = {name: _of_job(old, path) for name, path in shown.items()}
         values |= {name: value_at(document, path) for name, path in FILES.items()}
         values |= optimizer_values(old)
         values["all_reduce"] = value_at(document, "cell.all_reduce", "").replace("ring", "")
-        if saves:
-            values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
-        values["dtype"] = old.device.dtype
-        values["validation_every"] = held_out.every if held_out else None
-        values["validation_prepared"] = held_out.prepared if held_out else None
-        recovery = value_at(document, "failures.recovery", {})
-        values["recoveries"] = failures.recovery.attempts if failures.recovery else None
+        recovery, adapt = value_at(document, "failures.recovery", {}), old.failures.adapt
         values |= {field: recovery.get(name) for name, field in RECOVERY.items()}
-        values["adapt_percent"] = round(100 * failures.adapt.deviation) if failures.adapt else None
+        values["adapt_percent"] = round(100 * adapt.deviation) if adapt else None
         values["adapt_policy"] = (
             value_at(document, "failures.adapt", {}).get("policy", "").replace("same", "")
         )
-        values["adapt_layout"] = failures.adapt is not None and failures.adapt.layout
-        values["adapt_most_gpus"] = failures.adapt and failures.adapt.most_gpus
-        values |= {f"tracking_{name}": getattr(old.tracking, name) for name in TRACKERS}
         prefill = document.get("prefill") or {}
-        values |= {_prefill_field(path): _at(prefill, path) for path in PREFILL}
+        values |= {_prefill_field(path): value_at(prefill, path) for path in PREFILL}
         if not (old.swap_strategy or old.pipeline_strategy.schedule or self.KEEPS_RULE):
             values["contention"] = values["contention"] or BEST
         super().__init__(data, initial={**values, **(initial or {})})
