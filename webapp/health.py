@@ -150,9 +150,8 @@ def _migrations(cursor: "psycopg.Cursor[Any]") -> Check:
 
 @cache
 def _known_migrations() -> frozenset[tuple[str, str]]:
-    """What the code of this process wants applied; squashed ones count as what they replace."""
-    loader = MigrationLoader(None, ignore_no_migrations=True, replace_migrations=False)
-    return frozenset(key for key, one in loader.disk_migrations.items() if not one.replaces)
+    """What the code of this process wants applied; `migrate` also notes those that replace others."""
+    return frozenset(MigrationLoader(None, ignore_no_migrations=True).disk_migrations)
 
 
 def _ingest(cursor: "psycopg.Cursor[Any]") -> Check:

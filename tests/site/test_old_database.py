@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.db.migrations.loader import MigrationLoader
 
 from webapp.site.old_database import refusal
 
@@ -31,6 +32,17 @@ def test_a_migration_that_is_gone_tells(db: Any, monkeypatch: pytest.MonkeyPatch
 def test_so_does_an_order_that_cannot_be(db: Any) -> None:
     write("DELETE FROM django_migrations WHERE app = 'computations'")
     assert "migrations in an impossible order" in refusal(connection)
+
+
+def test_migrations_that_became_one_count_as_it_if_all_are_there(db: Any) -> None:
+    one = MigrationLoader(None).disk_migrations["jobs", "0001_squashed"]
+    write("DELETE FROM django_migrations WHERE app = 'jobs'")
+    insert = "INSERT INTO django_migrations (app, name, applied) VALUES (%s, %s, now())"
+    for replaced in one.replaces:
+        write(insert, *replaced)
+    assert refusal(connection) == ""
+    write("DELETE FROM django_migrations WHERE app = 'jobs' AND name = %s", one.replaces[-1][1])
+    assert "it has only some of the migrations that became one" in refusal(connection)
 
 
 def test_migrate_refuses_it_in_one_line(db: Any, capsys: pytest.CaptureFixture[str]) -> None:
