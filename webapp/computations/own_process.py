@@ -21,14 +21,8 @@ from webapp.computations.wires import BEAT_S, Wires
 LAST_READ_S = 10.0  # for what a process that was killed had written
 
 
-def json_lines(
-    module: str, arguments: Sequence[str], wires: Wires, *, folder: Path | None = None
-) -> Iterator[Any]:
+def json_lines(module: str, arguments: Sequence[str], wires: Wires) -> Iterator[Any]:
     """What `python -m module` writes, until it ends or the computation is to stop.
-
-    Parameters
-    ----------
-    folder : where the process works; None: where this one does.
 
     Raises
     ------
@@ -41,7 +35,7 @@ def json_lines(
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=folder
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
         ) as process,
     ):
         assert process.stdout is not None

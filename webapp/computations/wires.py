@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from engine.schedule import Progress, Search
+from engine.schedule import Search
 from engine.schedule.scenario import Scenario
 from webapp.computations import services
 from webapp.computations.models import Computation
@@ -32,7 +32,10 @@ class Wires:
         """Limits and wires of the search for one policy."""
         self.result = {}
         return Search(
-            seconds=scenario.time_limit_s, seed=scenario.seed, cancelled=self.cancelled, report=self._report
+            seconds=scenario.time_limit_s,
+            seed=scenario.seed,
+            cancelled=self.cancelled,
+            report=lambda progress: self.publish(asdict(progress)),
         )
 
     def cancelled(self) -> bool:
@@ -53,6 +56,3 @@ class Wires:
     def publish(self, result: dict[str, Any]) -> None:
         """What the page may show of the step that goes on; written with the next beat."""
         self.result = result
-
-    def _report(self, progress: Progress) -> None:
-        self.publish(asdict(progress))

@@ -108,7 +108,7 @@ def heat_matrix(matrix: dict[str, Any]) -> Matrix:
                 cells.append(("–", None, f"{pair}: nothing"))
                 continue
             level = max(0, LEVELS - 1 - math.floor(math.log10(most / size) + 1e-9))
-            cells.append((_size(size), level, f"{pair}: {size / 1e12:,.6g} TB"))
+            cells.append((f"{size / 1e12:.3g}", level, f"{pair}: {size / 1e12:,.6g} TB"))
         rows.append((head, cells))
     return Matrix(
         show="traffic",
@@ -127,8 +127,3 @@ def _names(matrix: dict[str, Any]) -> list[str]:
     return [
         f"{first}–{min(first + each, gpus) - 1}" if each > 1 else str(first) for first in range(0, gpus, each)
     ]
-
-
-def _size(count: float) -> str:
-    """In TB, three figures."""
-    return f"{count / 1e12:.3g}"

@@ -12,7 +12,7 @@ from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
 from webapp.common.document_fields import document_field
-from webapp.common.figures import Column, Fact, Figures, Matrix
+from webapp.common.figures import Column, Fact, Figures
 from webapp.common.markup import DASH
 from webapp.common.number_lists import Numbers
 from webapp.design.network_figures import (
@@ -502,10 +502,6 @@ def _charts(answer: dict[str, Any]) -> dict[str, Any]:
     return stacks | ({"lines": drawn} if drawn else {})
 
 
-def _heat(answer: dict[str, Any]) -> Matrix | None:
-    return heat_matrix(answer["heat"]) if answer.get("heat") else None
-
-
 page = DesignPage(
     title="Network design",
     lead="Compares rail-only and rail-optimised networks: cost, power, iteration times, collectives, "
@@ -517,5 +513,5 @@ page = DesignPage(
     facts=_facts,
     tables=_tables,
     charts=_charts,
-    heat=_heat,
+    heat=lambda answer: heat_matrix(answer["heat"]) if answer.get("heat") else None,
 )

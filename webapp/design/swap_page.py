@@ -124,14 +124,10 @@ def _of_model(values: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _answer(document: dict[str, Any]) -> dict[str, Any]:
-    return plan_swap(parse(SwapRequest, document)).as_dict()
-
-
 def _facts(answer: dict[str, Any]) -> list[Fact]:
     if answer["step_s"] is None:
         return []
-    fleet, steps = answer["fleet"] or {}, answer["accumulation"]
+    fleet, steps, loads = answer["fleet"] or {}, answer["accumulation"], answer["loads_per_step"]
     facts = [
         Fact(
             label="Utilization",
@@ -151,7 +147,7 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
             label="Accumulation",
             value=f"{steps:,}",
             unit="mini-batch" if steps == 1 else "mini-batches",
-            beside=f"loads {_count(answer['loads_per_step'], 'sub-model', 'sub-models')}",
+            beside=f"loads {loads:,} {'sub-model' if loads == 1 else 'sub-models'}",
         ),
         Fact(
             label="Mini-batch",
@@ -171,10 +167,6 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
     elif note:
         facts.append(Fact(label="All-reduce", value=f"{reduced:,.2f}", unit="s"))
     return facts
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _tables(answer: dict[str, Any]) -> list[Figures]:
@@ -271,7 +263,7 @@ page = DesignPage(
     command="swap",
     script="js/design.js",
     form=SwapForm,
-    answer=_answer,
+    answer=lambda document: plan_swap(parse(SwapRequest, document)).as_dict(),
     facts=_facts,
     tables=_tables,
     charts=_charts,

@@ -12,13 +12,9 @@ from webapp.accounts.models import OPERATORS, Team
 from webapp.common.editing import EditForm
 from webapp.common.formkit import PlainSelect, Sectioned, limit
 from webapp.inventory import services
-from webapp.inventory.catalogue import region_notes, region_values
+from webapp.inventory.catalogue import known_countries, region_notes, region_values
 from webapp.inventory.models import DataCenter, FabricKind, GpuPool, WanLink
 from webapp.inventory.models.limits import time_zones
-
-
-def _by_name(names: dict[str, str]) -> list[tuple[str, str]]:
-    return sorted(names.items(), key=lambda pair: pair[1])
 
 
 def gpu_types() -> list[tuple[str, str]]:
@@ -47,7 +43,10 @@ class DataCenterForm(InventoryForm):
     """A data centre; a new one with its first GPU pool, further ones have their own form."""
 
     country = forms.ChoiceField(
-        choices=lambda: [("", "–"), *((code, f"{name} ({code})") for code, name in _by_name(countries()))],
+        choices=lambda: [
+            ("", "–"),
+            *((code, f"{name} ({code})") for code, name in known_countries(countries())),
+        ],
         required=False,
         widget=PlainSelect,
         help_text="The law of this country applies to data stored or processed there.",

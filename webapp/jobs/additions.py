@@ -55,10 +55,6 @@ def _of_node(request: HttpRequest, context: Context) -> Context:
     return {"ranks": ranks, "leaving": leaving}
 
 
-def _of_datacenter(request: HttpRequest, context: Context) -> Context:
-    return {"runs": _table(request, Q(ranks__dc=context["datacenter"]))}
-
-
 def _of_link(request: HttpRequest, context: Context) -> Context:
     link = context["link"]
     over = RankState.objects.filter(dc_id=link.b_id).values("run")
@@ -83,7 +79,7 @@ ADDITIONS = (
         page="datacenter",
         order=10,
         name="runs",
-        context=_of_datacenter,
+        context=lambda request, context: {"runs": _table(request, Q(ranks__dc=context["datacenter"]))},
         templates={"runs": "jobs/datacenter_runs.html"},
     ),
     Addition(

@@ -65,7 +65,11 @@ def dry_run_document(
         Check(name="Document", ok=True, text=_told(job)),
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
         Check(name="Data", ok=True, text=f"{data_words(job)} {_weights(job)}"),
-        *(swap_checks(job, plan, named) if plan else _memory(job, memory, named)),
+        *(
+            swap_checks(job, plan, named)
+            if plan
+            else (memory_check(job, memory, named), *_hosts(job, memory, named))
+        ),
         *_files(job, named),
         *_gpus(document, team, gpu_inventory, gpu_of_rank),
         *_links(job, named),
@@ -83,11 +87,6 @@ def refusal(dry: dict[str, Any]) -> str | None:
 def answer(checks: list[Check]) -> dict[str, Any]:
     """`checks` as JSON."""
     return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
-
-
-def _memory(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Iterator[Check]:
-    yield memory_check(job, memory, named)
-    yield from _hosts(job, memory, named)
 
 
 def _told(job: TrainJob) -> str:

@@ -40,7 +40,8 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
         return _queued(run, f"{first.name} did not return.")
     idle = gpu_inventory.idle(job.team_id, job.document).values()
     free = {(node.pk, gpu) for gpus in idle for node, gpu in gpus}
-    spec = _of_job(spec_of(run, first), run)
+    # The job as it is kept, without what this attempt alone was given.
+    spec = replace(spec_of(run, first), job=parse(TrainJob, job.document))
     left = {a.rank for a in spec.ranks}
     layout = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free} & left)
     if isinstance(layout, Infeasible):
@@ -48,11 +49,6 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
         return None
     words = smaller_layout(change(spec, layout.applied(spec), f"{first.name} did not return")["layout"])
     return _queued(run, words, layout, placed=bool(job.gpu_of_rank))
-
-
-def _of_job(spec: LaunchSpec, run: Run) -> LaunchSpec:
-    """The spec with the job as it is kept, without what this attempt alone was given."""
-    return replace(spec, job=parse(TrainJob, run.job.document))
 
 
 @transaction.atomic

@@ -12,7 +12,6 @@ from engine.model.transformer import Transformer, is_own
 from engine.plan.swap.models import named
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
-from webapp.inventory.models import GpuPool
 from webapp.inventory.selectors import named_pools
 from webapp.jobs.check import GIB
 from webapp.planning.compose import links_of
@@ -35,6 +34,8 @@ def swap_document(values: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = named_pools(values["datacenters"], values["device"])
     shares = spread(values["workers"], {name: pool.gpu_count for name, pool in chosen.items()})
     pools = {name: chosen[name] for name in shares}
+    # A plan is one for all workers.
+    least = min(pools.values(), key=lambda pool: pool.gpu.memory_bytes)
     document = {
         "datacenters": [{"name": name, "gpus": count} for name, count in shares.items()],
         "links": links_of(pools),
@@ -50,7 +51,7 @@ def swap_document(values: Mapping[str, Any]) -> dict[str, Any]:
         },
         "strategy": {
             "kind": "swap",
-            "gpu": gpu_given(_gpu(pools), values),
+            "gpu": gpu_given({"name": least.gpu_type}, values),
             "gradients": values["gradients"],
         },
     }
@@ -86,11 +87,6 @@ def gpu_given(gpu: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, An
     }
     others = {name: value for name, value in gpu.items() if name not in given}
     return others | {name: value for name, value in given.items() if value is not None}
-
-
-def _gpu(pools: Mapping[str, GpuPool]) -> dict[str, Any]:
-    """The GPU type with the least memory: a plan is one for all workers."""
-    return {"name": min(pools.values(), key=lambda pool: pool.gpu.memory_bytes).gpu_type}
 
 
 def values_of_plan(request: SwapRequest) -> dict[str, Any]:

@@ -2,15 +2,9 @@
 
 from typing import Any
 
-from django.http import HttpRequest
-
 from webapp.common.additions import Addition, Context
 from webapp.placement.options import what_differs
 from webapp.placement.placing import Placing, placing_of
-
-
-def _of_plan(request: HttpRequest, context: Context) -> Context:
-    return {"placing": _placing(context)}
 
 
 def _placing(context: Context) -> Placing | None:
@@ -31,7 +25,7 @@ ADDITIONS = (
         page="plan",
         order=10,
         name="placement",
-        context=_of_plan,
+        context=lambda request, context: {"placing": _placing(context)},
         templates={"answer": "placement/plan_answer.html"},
     ),
 )

@@ -30,16 +30,13 @@ def what_differs(request: dict[str, Any], option: dict[str, Any]) -> list[str]:
     if len(used) < 2 or option["pipelines"] < 2:
         return []  # there is nothing to choose: every pipeline takes the same way
     sites = [site for site in request["datacenters"] if site["name"] in used]
+    inside = {site["name"]: f"{site.get('intra_gbps', INTRA_GBPS):g} Gbit/s" for site in sites}
     differences = [
         _line("GPUs differ", {site["name"]: site.get("gpu_type", "") for site in sites}),
-        _line("Networks inside differ", {site["name"]: _inside(site) for site in sites}),
+        _line("Networks inside differ", inside),
         _line("Links differ", _links(request, used)),
     ]
     return [text for text in differences if text]
-
-
-def _inside(site: dict[str, Any]) -> str:
-    return f"{site.get('intra_gbps', INTRA_GBPS):g} Gbit/s"
 
 
 def _links(request: dict[str, Any], used: list[str]) -> dict[str, str]:

@@ -148,12 +148,12 @@ def _percent(progress: dict[str, Any]) -> float | None:
     return 100 * done / limit if done is not None and limit else None
 
 
-def matrix(network: Network, show: str, most_places: int = MOST_PLACES) -> Matrix:
-    """The matrix of the first `most_places` places; `show` is a name of MEASURES, else the first."""
+def matrix(network: Network, show: str) -> Matrix:
+    """The matrix of the first MOST_PLACES places; `show` is a name of MEASURES, else the first."""
     show = show if show in MEASURES else "latency"
     label, unit, field, decimals = MEASURES[show]
     table: list[list[float | None]] = getattr(network, field)
-    names = [place.name for place in network.places[:most_places]]
+    names = [place.name for place in network.places[:MOST_PLACES]]
     values = [v for row in table[: len(names)] for v in row[: len(names)] if v is not None]
     most = max(values, default=0.0)
     rows = []

@@ -17,9 +17,10 @@ def missing(plan: Plan) -> list[str]:
     sites = {name: pool.dc_id for name, pool in pools_by_name.items()}
     rows = WanLink.objects.filter(a__in=set(sites.values()), b__in=set(sites.values()))
     joined = {frozenset(pair) for pair in rows.values_list("a", "b")}
+    links = [link["between"] for link in plan.request.get("links", [])]
     return [
         *(f"GPU pool {name}" for name in names if name not in pools_by_name),
-        *(f"link {a} – {b}" for a, b in _links(plan) if _is_gone(a, b, sites, joined)),
+        *(f"link {a} – {b}" for a, b in links if _is_gone(a, b, sites, joined)),
     ]
 
 
@@ -53,10 +54,6 @@ def _lacks(name: str, gpus: int, nodes: list[Node], device: str | None) -> str:
         text += f"; {waiting} must join first"
     others = sum(node.gpus for node in nodes) - sum(node.gpus for node in usable)
     return f"{text}; {others} of another device do not count" if others else text
-
-
-def _links(plan: Plan) -> list[list[str]]:
-    return [link["between"] for link in plan.request.get("links", [])]
 
 
 def _is_gone(a: str, b: str, sites: dict[str, int], joined: set[frozenset[int]]) -> bool:

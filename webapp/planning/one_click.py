@@ -5,7 +5,7 @@ from typing import Any
 
 from django.utils.http import urlencode
 
-from engine.plan.what_if import Change, changes, difference, figures
+from engine.plan.what_if import changes, difference, figures
 from webapp.planning.what_if import MOST_SLIDERS, PARAMETERS
 
 
@@ -33,13 +33,10 @@ def one_clicks(request: dict[str, Any]) -> list[tuple[str, list[OneClick]]]:
         return []
     offered: dict[str, list[OneClick]] = {}
     for change in changes(request):
-        click = OneClick(about=str(change), label=LABELS[change.kind], query=_query(change))
+        query = {f"{PARAMETERS[field]}-{index}": str(value) for _, index, field, value in change.values}
+        click = OneClick(about=str(change), label=LABELS[change.kind], query=query)
         offered.setdefault(change.name, []).append(click)
     return list(offered.items())
-
-
-def _query(change: Change) -> dict[str, str]:
-    return {f"{PARAMETERS[field]}-{index}": str(value) for _, index, field, value in change.values}
 
 
 # Of the table that compares a what-if with its plan: label, unit, figure, and format of its value.
