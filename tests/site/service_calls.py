@@ -53,6 +53,7 @@ from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.recovery import cut_run, dismiss_ranks
 from webapp.jobs.services.searched import ask_for_schedule
+from webapp.jobs.services.status import add_mark_once
 from webapp.live import services as live
 from webapp.live.services.coordinators import record_coordinator, record_prefill
 from webapp.live.services.gpus import record_gpus
@@ -627,6 +628,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     ),
     "jobs.add_mark": (
         lambda w: partial(jobs.add_mark, w.launch(), MarkLevel.INFO, "x"),
+        "a mark is itself a record",
+    ),
+    "jobs.add_mark_once": (
+        lambda w: partial(add_mark_once, w.launch(), MarkLevel.INFO, "x", 0.0),
         "a mark is itself a record",
     ),
     # live

@@ -14,7 +14,7 @@ from tests.site.world import World
 from webapp.jobs.services import launch_plan
 from webapp.placement.options import option_of
 from webapp.planning.compose import initial_of
-from webapp.planning.stage_time import stage_time_bars
+from webapp.planning.stage_bars import stage_time_bars
 
 EXPERTS: dict[str, Any] = {
     "model": "config",

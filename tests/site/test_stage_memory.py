@@ -6,7 +6,7 @@ import pytest
 
 from tests.site.test_new_plan import made, page_of
 from tests.site.world import World
-from webapp.planning.stage_memory import PARTS, stage_bars
+from webapp.planning.stage_bars import OF_MEMORY, stage_bars
 
 GB = 10**9
 
@@ -38,7 +38,7 @@ def test_equal_neighbours_are_one_line() -> None:
     assert [bar.total_gb for bar in bars] == pytest.approx([50, 30, 30, 80])
     last = bars[-1]
     assert last.gpu_width == pytest.approx(50), "half as wide as what it needs"
-    assert [part["kind"] for part in last.parts] == list(PARTS)
+    assert [part["kind"] for part in last.parts] == list(OF_MEMORY)
     assert sum(part["width"] for part in last.parts) == pytest.approx(100)
     assert last.parts[0]["x"] == 0
 

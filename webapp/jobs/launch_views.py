@@ -36,9 +36,8 @@ from webapp.jobs.services import (
 )
 from webapp.jobs.swap_document import values_of_plan
 from webapp.jobs.swap_form import SwapCloneForm, SwapForm
-from webapp.placement.placed import PlacedJob
+from webapp.placement.placed import PlacedJob, option_on_placement
 from webapp.placement.placing import placement_to_launch
-from webapp.placement.predicted import option_on_placement
 from webapp.placement.selectors import launch_values, placements
 from webapp.planning.cross_dc import own_comparison
 from webapp.planning.document import train_document

@@ -14,7 +14,7 @@ from webapp.jobs.dry import dry_run, dry_run_document, refusal
 from webapp.jobs.gpu_inventory import GpuInventory
 from webapp.jobs.models import Run
 from webapp.jobs.tables import RunTable
-from webapp.placement.predicted import option_on_placement
+from webapp.placement.placed import option_on_placement
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
 from webapp.planning.planned_model import STAND_IN

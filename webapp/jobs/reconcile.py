@@ -3,7 +3,7 @@
 Every step is idempotent under (run, generation): it may be repeated, overlap with another, or be cut off.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -302,15 +302,18 @@ def _ask_for_boundary(run: Run, send: Send) -> None:
     """
     ranks = run.ranks.select_related("node")
     leads = ranks.exclude(state__in=RANK_OVER) if run.job.swaps else ranks.filter(rank=0)
-    kwargs = {"run": str(run.pk), "generation": run.generation, "grace_s": settings.STOP_GRACE_S}
-    for name in sorted({rank.node.name for rank in leads}):
-        send(name, "workers.stop_ranks", {**kwargs, "boundary": True})
+    _send_stops(run, leads, send, boundary=True)
 
 
-def _send_stops(run: Run, ranks: list[RankState], send: Send) -> None:
-    kwargs = {"run": str(run.pk), "generation": run.generation, "grace_s": settings.STOP_GRACE_S}
+def _send_stops(run: Run, ranks: Iterable[RankState], send: Send, **how: bool) -> None:
     for name in sorted({rank.node.name for rank in ranks}):
-        send(name, "workers.stop_ranks", kwargs)
+        _send_stop(name, str(run.pk), run.generation, send, **how)
+
+
+def _send_stop(node: str, run: Any, generation: Any, send: Send, **how: bool) -> None:
+    """Tell a node to stop its ranks of a run, as it names the run itself."""
+    kwargs = {"run": run, "generation": generation, "grace_s": settings.STOP_GRACE_S}
+    send(node, "workers.stop_ranks", {**kwargs, **how})
 
 
 def _clean_up(send: Send) -> None:
@@ -336,8 +339,7 @@ def _stop_strangers(send: Send) -> None:
         alive = [seen for seen in node.seen_ranks if seen.get("state") not in RANK_OVER]
         reported = {(str(seen.get("run")), seen.get("generation")) for seen in alive}
         for run, generation in sorted(reported - open_runs, key=str):
-            kwargs = {"run": run, "generation": generation, "grace_s": settings.STOP_GRACE_S}
-            send(node.name, "workers.stop_ranks", kwargs)
+            _send_stop(node.name, run, generation, send)
 
 
 def spec_of(run: Run, node: Node) -> LaunchSpec:

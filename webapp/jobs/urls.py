@@ -5,15 +5,15 @@
 
 from django.urls import path
 
-from webapp.jobs import archive, launch_views, queue_views, views
+from webapp.jobs import archive, launch_views, views
 
 urlpatterns = [
     path("", views.run_list, name="run-list"),
     *archive.pages.urls(),
     archive.describe_page.url(),
-    path("queue/", queue_views.run_queue, name="run-queue"),
-    path("priority/", queue_views.run_priority, name="run-priority"),
-    path("move/", queue_views.run_move, name="run-move"),
+    path("queue/", views.run_queue, name="run-queue"),
+    path("priority/", views.run_priority, name="run-priority"),
+    path("move/", views.run_move, name="run-move"),
     path("swap/", launch_views.swap_launch, name="swap-launch"),
     path("samples/<int:pk>/", launch_views.run_samples, name="run-samples"),
     path("dry/", launch_views.run_dry, name="run-dry"),

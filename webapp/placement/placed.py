@@ -1,20 +1,28 @@
-"""From a placement of GPUs of the inventory to the document of `meridian train`: which GPU each rank gets."""
+"""From a placement of GPUs of the inventory to the document of `meridian train`: which GPU each rank gets,
+and the predicted time of such a run compared with that of its plan."""
 
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.text import capfirst
+
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from engine.job.predict import predict
 from webapp.computations.models import Computation
 from webapp.inventory.models import Device, Node
 from webapp.inventory.selectors import named_pools
 from webapp.placement.network import network_from
+from webapp.placement.options import placed_plan
 from webapp.planning.compose import links_of
-from webapp.planning.document import sections_of
+from webapp.planning.document import pinned_document, sections_of, train_document, train_fields
+from webapp.planning.models import Plan
 
 EMULATED_ONLY = ("times_ms", "activation_bytes")
+# Of a run's fields, what says where it computes: a placement has its own.
+WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device", "schedule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +136,45 @@ def _trained(training: dict[str, Any], nodes: dict[str, Node]) -> dict[str, Any]
         return {**training, "device": devices[0]}
     values = {name: value for name, value in training.items() if name not in EMULATED_ONLY}
     return {**values, "device": devices[0]}
+
+
+def placed_against_plan(placement: Computation, answer: dict[str, Any]) -> dict[str, Any]:
+    """{plan_ms, planned_ms, placed_ms}, or {reason} where the placement cannot be run.
+
+    Parameters
+    ----------
+    answer : the answer of the engine, which `placement` need not hold yet.
+
+    Returns
+    -------
+    plan_ms : iteration of the option, as the plan says.
+    planned_ms, placed_ms : as predicted of a run that is launched from the option, and from the placement.
+    """
+    placed = placed_plan(placement.request, Plan.objects.filter(work__computation=placement))
+    if placed is None:
+        return {"reason": "The plan has no such option any more."}
+    plan, option = placed
+    try:
+        return {
+            "plan_ms": option["iteration_ms"],
+            "planned_ms": _iteration_ms(train_document(plan.request, option, plan.training)),
+            "placed_ms": _iteration_ms(option_on_placement(plan, option, placement, answer).document),
+        }
+    except InputError as error:
+        return {"reason": f"{capfirst(error.allowed)}."}
+
+
+def option_on_placement(
+    plan: Plan, option: dict[str, Any], placement: Computation, answer: dict[str, Any] | None = None
+) -> PlacedJob:
+    """The job that a launch of `option` gives, on the GPUs where `placement` puts them.
+
+    Raises InputError where either cannot be run; says why.
+    """
+    planned = train_fields(plan.request, option, plan.training)
+    training = {name: value for name, value in planned.items() if name not in WHERE}
+    return placed_job(placement, training, answer)
+
+
+def _iteration_ms(document: dict[str, Any]) -> float:
+    return predict(parse(TrainJob, pinned_document(document))).iteration_s * 1e3

@@ -8,7 +8,7 @@ from engine.inputs import parse
 from engine.plan.placement.request import PlacementRequest
 from webapp.computations.wires import Wires
 from webapp.placement.forms import document_of
-from webapp.placement.predicted import placed_against_plan
+from webapp.placement.placed import placed_against_plan
 from webapp.planning.models import PlanComputation
 
 

@@ -20,8 +20,7 @@ from webapp.planning.models import Plan
 from webapp.planning.one_click import compared, one_clicks
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
-from webapp.planning.stage_memory import MOST_BARS, stage_bars
-from webapp.planning.stage_time import stage_time_bars
+from webapp.planning.stage_bars import MOST_BARS, stage_bars, stage_time_bars
 from webapp.planning.what_if import WhatIf, answer_at_once, differences, sliders, what_if_of
 from webapp.planning.work import what_if_at_once
 
@@ -49,8 +48,9 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     operates = may(user, plan.team)
     dcs = [dc["name"] for dc in what.document["datacenters"]]
     dcs = dcs if len(dcs) <= WIDE_DCS else []
-    options = [_option(what, result, index, dcs) for index in range(len(result["options"]))]
-    selected = _selected(options, result.get("best"), query.get("option"))
+    options = [_option(what, result, each, dcs) for each in range(len(result["options"]))]
+    index = option_index(query.get("option"), len(options), result.get("best"))
+    selected = None if index is None else options[index]
     several_layouts = any(isinstance(what.document["job"].get(name), list) for name in _LAYOUT)
     budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
     most = MOST_WHAT_IF_SPANS if what.is_changed else MOST_TIMELINE_SPANS
@@ -236,13 +236,6 @@ def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str
         "late": deadline is not None and length_ms is not None and length_ms > deadline,
         "idle": ", ".join(f"{dc} {n:,}" for dc, n in (option.get("gpus_idle") or {}).items()),
     }
-
-
-def _selected(
-    options: list[dict[str, Any]], best: int | None, chosen_index: str | None
-) -> dict[str, Any] | None:
-    index = option_index(chosen_index, len(options), best)
-    return None if index is None else options[index]
 
 
 def option_index(text: str | None, count: int, best: int | None) -> int | None:

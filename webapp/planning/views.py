@@ -47,7 +47,7 @@ from webapp.planning.plan_tables import (
 from webapp.planning.refinement import refinement_of
 from webapp.planning.room import room_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
-from webapp.planning.services.refinements import wants_second_look
+from webapp.planning.services.work import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
 from webapp.planning.what_if import WhatIf, what_if_of
 from webapp.planning.work import answers_at_once

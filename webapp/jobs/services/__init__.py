@@ -1,6 +1,5 @@
 """Every change of a job or run: what people decide, and what nodes report. One transaction each."""
 
-from webapp.jobs.services.adapting import record_adapted, record_layout_changed
 from webapp.jobs.services.boundary import fail_run, forget_stopped_work, record_boundary, stop_at_boundary
 from webapp.jobs.services.checkpoints import record_checkpoint
 from webapp.jobs.services.deleting import delete_runs, goes_on_from
@@ -31,6 +30,8 @@ from webapp.jobs.services.recovery import (
     bring_back,
     fail_or_move,
     leave_reserve,
+    record_adapted,
+    record_layout_changed,
     record_recovery,
     settle_move,
 )

@@ -8,8 +8,8 @@ from django.db.models import Q, QuerySet
 
 from engine.job.events.training import Checkpoint, CheckpointState
 from webapp.jobs import notify
-from webapp.jobs.models import CheckpointStatus, MarkLevel, Run, RunCheckpoint, RunEvent
-from webapp.jobs.services.status import add_mark
+from webapp.jobs.models import CheckpointStatus, MarkLevel, Run, RunCheckpoint
+from webapp.jobs.services.status import add_mark_once
 
 STATUS = {CheckpointState.SAVED: CheckpointStatus.SAVED, CheckpointState.FAILED: CheckpointStatus.FAILED}
 
@@ -45,12 +45,10 @@ def _passed_over(run: Run, event: Checkpoint) -> bool:
 
 def _tell(run: Run, event: Checkpoint, text: str) -> bool:
     """Add a warning to `run` unless the same event made it before; whether it was news."""
-    at, text = datetime.fromtimestamp(event.t, UTC), text[:600]
-    if RunEvent.objects.filter(run=run, at=at, text=text).exists():
-        return False
-    add_mark(run, MarkLevel.WARN, text, at)
-    notify.run_changed(run.pk)
-    return True
+    is_new = add_mark_once(run, MarkLevel.WARN, text, event.t)
+    if is_new:
+        notify.run_changed(run.pk)
+    return is_new
 
 
 def _fits(event: Checkpoint) -> bool:

@@ -1,29 +1,30 @@
-"""Runs that go on after a failure: what nodes say of it, and lost machines that are started again."""
+"""Runs that go on after a failure or with another plan: what nodes say of it, and lost machines that are
+started again."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from engine.job.events.incidents import NewLayout, Recovery
+from engine.job.adapt.sentences import described, moved
+from engine.job.events.incidents import Adapted, LayoutChanged, NewLayout, Recovery
 from engine.job.recovery.sentences import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import incidents, notify
-from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
-from webapp.jobs.prediction import Rows, measured_payload, predicted_payload
+from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, Status
+from webapp.jobs.prediction import Rows, measured_payload, predicted_payload, present_job
 from webapp.jobs.reserve import keeps_reserve
 from webapp.jobs.services.boundary import fail_run
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
-from webapp.jobs.services.status import add_mark, lock
+from webapp.jobs.services.status import add_mark, add_mark_once, lock
 
 
 @transaction.atomic
 def record_recovery(run: Run, event: Recovery) -> bool:
     """Take in a `recovery` event of `run` as a mark: what failed and what it cost; whether it was news."""
-    at = datetime.fromtimestamp(event.t, UTC)
     iteration, noticed = event.iteration, event.detected_s
     silence = f" after {noticed:.1f} s of silence" if noticed else ""
     text = (
@@ -32,14 +33,43 @@ def record_recovery(run: Run, event: Recovery) -> bool:
     )
     if event.layout is not None:
         text = f"{smaller_layout(event.layout)} {text}"
-    text = text[:600]
-    if RunEvent.objects.filter(run=run, at=at, text=text).exists():
+    cost = incidents.recovery(event, done=run.done)
+    if not add_mark_once(run, MarkLevel.WARN, text, event.t, cost=cost):
         return False
-    add_mark(run, MarkLevel.WARN, text, at, cost=incidents.recovery(event, done=run.done))
     if event.layout is not None:
         cut_run(run, iteration, event.layout)
     else:
         predict_as_begun(run, iteration)
+    dismiss_ranks(run, event.left or ())
+    notify.run_changed(run.pk)
+    return True
+
+
+@transaction.atomic
+def record_adapted(run: Run, event: Adapted) -> bool:
+    """Take in an `adapted` event of `run`: a mark, and another prediction; whether it was news."""
+    cost = incidents.adaptation(event)
+    if not add_mark_once(run, MarkLevel.WARN, described(event), event.t, cost=cost):
+        return False
+    at_present = present_job(run)
+    if at_present is not None and event.schedule is not None and event.times is not None:
+        document, position_of_rank = at_present
+        record_prediction(
+            run,
+            event.iteration,
+            measured_payload(document, event.schedule, event.times, position_of_rank=position_of_rank),
+        )
+    notify.run_changed(run.pk)
+    return True
+
+
+@transaction.atomic
+def record_layout_changed(run: Run, event: LayoutChanged) -> bool:
+    """Take in a `layout_changed` event of `run`: a mark, the layout, a prediction; whether it was news."""
+    cost = incidents.layout_change(event, done=run.done)
+    if not add_mark_once(run, MarkLevel.WARN, moved(event), event.t, cost=cost):
+        return False
+    cut_run(run, event.iteration, event.layout, event.times)
     dismiss_ranks(run, event.left or ())
     notify.run_changed(run.pk)
     return True

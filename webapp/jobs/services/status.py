@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -149,3 +149,17 @@ def add_mark(
     return RunEvent.objects.create(
         run=run, seq=seq, at=at or timezone.now(), level=level, text=text[:600], cost=cost or {}
     )
+
+
+def add_mark_once(
+    run: Run, level: MarkLevel, text: str, t: float, *, cost: dict[str, Any] | None = None
+) -> bool:
+    """Add the mark of an event, unless the same event made it before; whether it was news.
+
+    t : of the event, Unix seconds.
+    """
+    at, text = datetime.fromtimestamp(t, UTC), text[:600]
+    is_new = not RunEvent.objects.filter(run=run, at=at, text=text).exists()
+    if is_new:
+        add_mark(run, level, text, at, cost=cost)
+    return is_new

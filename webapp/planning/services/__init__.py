@@ -1,6 +1,5 @@
 """Every change of plans."""
 
-from webapp.planning.services.cross_dc import ask_to_compare
 from webapp.planning.services.plans import (
     ask_for_plan,
     clone_plan,
@@ -9,8 +8,7 @@ from webapp.planning.services.plans import (
     keep_plan,
     rename_plan,
 )
-from webapp.planning.services.refinements import ask_to_refine, keep_refined
-from webapp.planning.services.work import start_of_plan
+from webapp.planning.services.work import ask_to_compare, ask_to_refine, keep_refined, start_of_plan
 
 __all__ = [
     "ask_for_plan",

@@ -17,7 +17,7 @@ from webapp.common.asked_once import once
 from webapp.computations.models import Computation, ComputationKind
 from webapp.computations.services import claimed, start
 from webapp.planning.models import Plan, PlanComputation
-from webapp.planning.services.refinements import ask_to_refine, wants_second_look
+from webapp.planning.services.work import ask_to_refine, wants_second_look
 
 UNCHECKED = ("request", "result", "training", "created_by")
 
