@@ -144,9 +144,9 @@ def result_of(plan: Plan, query: Mapping[str, str]) -> tuple[dict[str, Any], dic
     return what.document, _result(what, refinement_of(plan, what.document))[0]
 
 
-def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str, Any]:
+def refining_context(what: WhatIf, user: Any) -> dict[str, Any]:
     """The context of planning/plan_refining.html alone."""
-    what = what_if_of(plan, used)
+    plan = what.plan
     refinement = refinement_of(plan, what.document)
     result, _ = _result(what, refinement)
     operates = may(user, plan.team)

@@ -1,6 +1,7 @@
 """Addresses of plans, in the namespace `planning`; placement and jobs add some."""
 
 from django.urls import path
+from django.views.decorators.http import require_POST
 
 from webapp.planning import archive, views
 
@@ -15,12 +16,12 @@ urlpatterns = [
     path("compare/", views.plan_compare, name="plan-compare"),
     path("<int:pk>/", views.plan_detail, name="plan-detail"),
     path("<int:pk>/<slug:table>.csv", views.plan_table, name="plan-table"),
-    path("<int:pk>/refine/", views.plan_refine, name="plan-refine"),
-    path("<int:pk>/refine/stop/", views.plan_refine_stop, name="plan-refine-stop"),
-    path("<int:pk>/refining/", views.plan_refining, name="plan-refining"),
-    path("<int:pk>/cross-dc/", views.plan_cross_dc, name="plan-cross-dc"),
-    path("<int:pk>/cross-dc/compare/", views.plan_cross_dc_compare, name="plan-cross-dc-compare"),
-    path("<int:pk>/cross-dc/stop/", views.plan_cross_dc_stop, name="plan-cross-dc-stop"),
+    path("<int:pk>/refine/", require_POST(views.refinement.start), name="plan-refine"),
+    path("<int:pk>/refine/stop/", require_POST(views.refinement.stop), name="plan-refine-stop"),
+    path("<int:pk>/refining/", views.refinement.page, name="plan-refining"),
+    path("<int:pk>/cross-dc/", views.comparison.page, name="plan-cross-dc"),
+    path("<int:pk>/cross-dc/compare/", require_POST(views.comparison.start), name="plan-cross-dc-compare"),
+    path("<int:pk>/cross-dc/stop/", require_POST(views.comparison.stop), name="plan-cross-dc-stop"),
     path("<int:pk>/save/", views.plan_save, name="plan-save"),
     path("<int:pk>/rename/", views.plan_rename, name="plan-rename"),
     path("<int:pk>/clone/", views.plan_clone, name="plan-clone"),

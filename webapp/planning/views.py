@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -253,83 +254,77 @@ def plan_table(request: HttpRequest, pk: int, table: str) -> HttpResponse:
     return download(text, "text/csv", f"plan-{pk}-{table}.csv")
 
 
-@require_POST
-def plan_refine(request: HttpRequest, pk: int) -> HttpResponse:
-    """Have the plan, or the what-if that the body names, refined; answers with how far that is."""
-    plan = _visible(request, pk)
-    what = what_if_of(plan, request.POST)
-    refinement = refinement_of(plan, what.document)
-    if refinement is None or refinement.state == ComputationState.CANCELLED:
-        services.ask_to_refine(request.user, plan, what.document)
-    else:
-        require(request.user, plan.team)
-    return _refining(request, plan, what.used)
+def _what_if(request: HttpRequest, pk: int) -> WhatIf:
+    """The plan, or the what-if of it that the body or the address names."""
+    return what_if_of(_visible(request, pk), request.POST if request.method == "POST" else request.GET)
 
 
-@require_POST
-def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
-    """Stop refining the plan, or the what-if that the body names: what was found is kept."""
-    plan = _visible(request, pk)
-    require(request.user, plan.team)
-    what = what_if_of(plan, request.POST)
-    refinement = refinement_of(plan, what.document)
-    if refinement is not None:
-        computations.ask_to_cancel(request.user, refinement)
-    return _refining(request, plan, what.used)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Background:
+    """What the search worker computes of a plan, or of a what-if of it; each page says how far that is.
+
+    latest : (plan, document) → the computation that was asked for last.
+    ask : (actor, plan, document) asks for one.
+    again : states after which another may be asked for.
+    answer : how far it is.
+    """
+
+    latest: Callable[[Plan, dict[str, Any]], Computation | None]
+    ask: Callable[[Any, Plan, dict[str, Any]], Computation]
+    again: tuple[ComputationState, ...]
+    answer: Callable[[HttpRequest, WhatIf], HttpResponse]
+
+    def page(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self.answer(request, _what_if(request, pk))
+
+    def start(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Have it computed, where it is not yet."""
+        what = _what_if(request, pk)
+        require(request.user, what.plan.team)
+        computation = self.latest(what.plan, what.document)
+        if computation is None or computation.state in self.again:
+            self.ask(request.user, what.plan, what.document)
+        return self.answer(request, what)
+
+    def stop(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Stop it: what was found is kept."""
+        what = _what_if(request, pk)
+        require(request.user, what.plan.team)
+        computation = self.latest(what.plan, what.document)
+        if computation is not None:
+            computations.ask_to_cancel(request.user, computation)
+        return self.answer(request, what)
 
 
-def plan_refining(request: HttpRequest, pk: int) -> HttpResponse:
-    """How far the refinement of the plan, or of the what-if that the address names, is."""
-    plan = _visible(request, pk)
-    return _refining(request, plan, what_if_of(plan, request.GET).used)
+def _refining(request: HttpRequest, what: WhatIf) -> HttpResponse:
+    return render(request, "planning/plan_refining.html", refining_context(what, request.user))
 
 
-def _refining(request: HttpRequest, plan: Plan, used: dict[str, str]) -> HttpResponse:
-    context = refining_context(plan, request.user, used)
-    return render(request, "planning/plan_refining.html", context)
-
-
-def plan_cross_dc(request: HttpRequest, pk: int) -> HttpResponse:
-    """The plan, or the what-if that the address names, against data parallelism over the WAN."""
-    plan = _visible(request, pk)
-    return _cross_dc(request, plan, what_if_of(plan, request.GET))
-
-
-@require_POST
-def plan_cross_dc_compare(request: HttpRequest, pk: int) -> HttpResponse:
-    """Have the plan, or the what-if that the body names, compared; answers with how far that is."""
-    plan = _visible(request, pk)
-    what = what_if_of(plan, request.POST)
-    comparison = comparison_of(plan, what.document)
-    if comparison is None or comparison.state in (ComputationState.CANCELLED, ComputationState.FAILED):
-        services.ask_to_compare(request.user, plan, what.document)
-    else:
-        require(request.user, plan.team)
-    return _cross_dc(request, plan, what)
-
-
-@require_POST
-def plan_cross_dc_stop(request: HttpRequest, pk: int) -> HttpResponse:
-    """Stop that comparison: the rows that are there are kept."""
-    plan = _visible(request, pk)
-    require(request.user, plan.team)
-    what = what_if_of(plan, request.POST)
-    comparison = comparison_of(plan, what.document)
-    if comparison is not None:
-        computations.ask_to_cancel(request.user, comparison)
-    return _cross_dc(request, plan, what)
-
-
-def _cross_dc(request: HttpRequest, plan: Plan, what: WhatIf) -> HttpResponse:
-    context = extended("plan-cross-dc", request, cross_dc_context(plan, what, request.user))
+def _cross_dc(request: HttpRequest, what: WhatIf) -> HttpResponse:
+    """The plan against data parallelism over the WAN."""
+    context = extended("plan-cross-dc", request, cross_dc_context(what.plan, what, request.user))
     return render(request, "planning/cross_dc.html", context)
+
+
+refinement = Background(
+    latest=refinement_of,
+    ask=services.ask_to_refine,
+    again=(ComputationState.CANCELLED,),
+    answer=_refining,
+)
+comparison = Background(
+    latest=comparison_of,
+    ask=services.ask_to_compare,
+    again=(ComputationState.CANCELLED, ComputationState.FAILED),
+    answer=_cross_dc,
+)
 
 
 @require_POST
 def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
     """Keep the what-if that the body names as a plan of its own."""
-    plan = _visible(request, pk)
-    what = what_if_of(plan, request.POST)
+    what = _what_if(request, pk)
+    plan = what.plan
     back = redirect("planning:plan-detail", pk=pk)
     if what.error or not what.is_changed:
         messages.error(request, f"Not saved: {what.error or 'it is the same as the plan.'}")
