@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_POST
 
@@ -54,6 +55,32 @@ class ComputationPages:
         """The one that an address names, without the columns `deferred`; Http404 for who may not see it."""
         rows = self.rows().select_related("team", "created_by").defer(*deferred)
         return visible_or_404(rows, request.user, pk=pk)
+
+    def ask(
+        self,
+        request: HttpRequest,
+        form: Any,
+        start: Callable[[dict[str, Any]], Computation],
+        *,
+        template: str,
+        title: str,
+        submit: str,
+        **context: Any,
+    ) -> HttpResponse:
+        """The form of a new one; once it is valid, the page of what `start` makes of its values."""
+        if request.method == "POST" and form.is_valid():
+            try:
+                return redirect(f"{self.address}-detail", pk=start(form.cleaned_data).pk)
+            except ValidationError as error:
+                form.take_errors(error)
+        page = {
+            "title": title,
+            "form": form,
+            "sections": form.sections,
+            "submit_label": submit,
+            "cancel_url": reverse(f"{self.address}-list"),
+        }
+        return render(request, template, page | context, status=422 if form.errors else 200)
 
     @property
     def archive(self) -> ArchivePages:

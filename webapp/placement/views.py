@@ -2,9 +2,10 @@
 
 import json
 import uuid
+from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 
 from webapp.accounts.permissions import may, require_somewhere
@@ -13,7 +14,7 @@ from webapp.common.figures import download
 from webapp.common.lists import list_page
 from webapp.computations import services
 from webapp.computations.filters import ComputationFilterSet
-from webapp.computations.models import ComputationKind
+from webapp.computations.models import Computation, ComputationKind
 from webapp.placement.forms import PlacementForm
 from webapp.placement.pages import pages
 from webapp.placement.selectors import (
@@ -45,8 +46,9 @@ def placement_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
     initial = initial_from(request.user, request.GET)
     form = PlacementForm(request.POST or None, request.FILES or None, user=request.user, initial=initial)
-    if request.method == "POST" and form.is_valid():
-        values, plan = form.cleaned_data, form.plan_of_team
+
+    def start(values: dict[str, Any]) -> Computation:
+        plan = form.plan_of_team
         fields = {
             "kind": ComputationKind.PLACEMENT,
             "name": values["name"],
@@ -54,19 +56,13 @@ def placement_create(request: HttpRequest) -> HttpResponse:
             "key": values["idempotency_key"],
         }
         if plan is None:
-            computation = services.start(request.user, team=values["team"], **fields)
-        else:
-            computation = start_of_plan(request.user, plan, **fields)
-        return redirect("placement:placement-detail", pk=computation.pk)
-    context = {
-        "title": "Place devices",
-        "form": form,
-        "sections": form.sections,
-        "submit_label": "Place",
-        "cancel_url": reverse("placement:placement-list"),
-        "wide": True,
-    }
-    return render(request, "placement/placement_form.html", context, status=422 if form.errors else 200)
+            return services.start(request.user, team=values["team"], **fields)
+        return start_of_plan(request.user, plan, **fields)
+
+    template = "placement/placement_form.html"
+    return pages.ask(
+        request, form, start, template=template, title="Place devices", submit="Place", wide=True
+    )
 
 
 def placement_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 
 from webapp.accounts.permissions import may, require_somewhere
@@ -46,25 +46,22 @@ def schedule_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
     initial = initial_from(request)
     form = ScheduleForm(request.POST or None, user=request.user, initial=initial)
-    if request.method == "POST" and form.is_valid():
-        computation = services.start(
+    return pages.ask(
+        request,
+        form,
+        lambda values: services.start(
             request.user,
-            team=form.cleaned_data["team"],
+            team=values["team"],
             kind=form.kind,
-            name=form.cleaned_data["name"],
+            name=values["name"],
             request=form.computation,
-            key=form.cleaned_data["idempotency_key"],
-        )
-        return redirect("schedules:schedule-detail", pk=computation.pk)
-    context = {
-        "title": "Compare schedules",
-        "form": form,
-        "sections": form.sections,
-        "submit_label": "Compare",
-        "cancel_url": reverse("schedules:schedule-list"),
-        "wide": True,
-    }
-    return render(request, "schedules/schedules_form.html", context, status=422 if form.errors else 200)
+            key=values["idempotency_key"],
+        ),
+        template="schedules/schedules_form.html",
+        title="Compare schedules",
+        submit="Compare",
+        wide=True,
+    )
 
 
 def schedule_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:

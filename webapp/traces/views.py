@@ -6,10 +6,8 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from engine.analyze.formats import KNOWN
@@ -52,29 +50,22 @@ def trace_list(request: HttpRequest) -> HttpResponse:
 def trace_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
     form = TraceForm(request.POST or None, request.FILES or None, user=request.user)
-    if request.method == "POST" and form.is_valid():
-        values = form.cleaned_data
-        try:
-            computation = services.upload_trace(
-                request.user,
-                team=values["team"],
-                name=values["name"],
-                files=values["trace"],
-                key=values["idempotency_key"],
-            )
-            return redirect("traces:trace-detail", pk=computation.pk)
-        except ValidationError as error:
-            form.take_errors(error)
-    context = {
-        "title": "Upload trace",
-        "form": form,
-        "sections": form.sections,
-        "known": KNOWN,
-        "most": as_bytes(settings.LARGEST_TRACE_BYTES),
-        "submit_label": "Upload and analyse",
-        "cancel_url": reverse("traces:trace-list"),
-    }
-    return render(request, "traces/trace_form.html", context, status=422 if form.errors else 200)
+    return pages.ask(
+        request,
+        form,
+        lambda values: services.upload_trace(
+            request.user,
+            team=values["team"],
+            name=values["name"],
+            files=values["trace"],
+            key=values["idempotency_key"],
+        ),
+        template="traces/trace_form.html",
+        title="Upload trace",
+        submit="Upload and analyse",
+        known=KNOWN,
+        most=as_bytes(settings.LARGEST_TRACE_BYTES),
+    )
 
 
 @require_GET

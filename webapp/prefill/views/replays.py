@@ -5,9 +5,8 @@ import uuid
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
@@ -42,29 +41,22 @@ def replay_create(request: HttpRequest) -> HttpResponse:
     key = request.GET.get("from")
     initial = first_values(request.user, key) if key else {}
     form = ReplayForm(request.POST or None, request.FILES or None, user=request.user, initial=initial)
-    if request.method == "POST" and form.is_valid():
-        values = form.cleaned_data
-        try:
-            computation = services.start_replay(
-                request.user,
-                team=values["team"],
-                name=values["name"],
-                request=form.question,
-                files=[values["file"]] if values["file"] else [],
-                key=values["idempotency_key"],
-            )
-            return redirect("prefill:replay-detail", pk=computation.pk)
-        except ValidationError as error:
-            form.take_errors(error)
-    context = {
-        "title": "Replay requests",
-        "form": form,
-        "sections": form.sections,
-        "most": as_bytes(settings.LARGEST_TRACE_BYTES),
-        "submit_label": "Replay",
-        "cancel_url": reverse("prefill:replay-list"),
-    }
-    return render(request, "prefill/replay_form.html", context, status=422 if form.errors else 200)
+    return pages.ask(
+        request,
+        form,
+        lambda values: services.start_replay(
+            request.user,
+            team=values["team"],
+            name=values["name"],
+            request=form.question,
+            files=[values["file"]] if values["file"] else [],
+            key=values["idempotency_key"],
+        ),
+        template="prefill/replay_form.html",
+        title="Replay requests",
+        submit="Replay",
+        most=as_bytes(settings.LARGEST_TRACE_BYTES),
+    )
 
 
 @require_GET
