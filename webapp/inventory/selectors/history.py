@@ -1,5 +1,6 @@
 """The history of a link as a chart: what was measured and declared over time, and what is in use."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -83,8 +84,9 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
     with_values = [row for row in rows if getattr(row, field) is not None]
     if not with_values:
         return None
-    step = _step(max(in_use, *(getattr(row, field) for row in with_values)))
-    top = step * _ticks_to(max(in_use, *(getattr(row, field) for row in with_values)), step)
+    most = max(in_use, *(getattr(row, field) for row in with_values))
+    step = _step(most)
+    top = step * max(1, math.ceil(most * (1 - 1e-9) / step))
     first, last = with_values[0].at, with_values[-1].at
     span = (last - first).total_seconds()
 
@@ -118,19 +120,8 @@ def _step(most: float) -> float:
     """A round step that parts 0 to `most` into three to five."""
     if most <= 0:
         return 1.0
-    size = 1.0
-    while size * 10 <= most:
-        size *= 10
-    while size > most:
-        size /= 10
+    size = 10.0 ** math.floor(math.log10(most))
     return next(size * part for part in (0.25, 0.5, 1, 2, 2.5) if most / (size * part) <= 5)
-
-
-def _ticks_to(most: float, step: float) -> int:
-    count = 1
-    while count * step < most * (1 - 1e-9):
-        count += 1
-    return count
 
 
 def values_in_use(link: WanLink) -> list[dict[str, Any]]:

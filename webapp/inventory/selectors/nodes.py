@@ -16,23 +16,22 @@ from webapp.common.work import work
 from webapp.inventory.models import Device, JoinToken, Node, NodeProbe, WanLink, silence
 
 
-def clock_offset_s(node: Node) -> float:
-    """Seconds by which the times that `node` reports are ahead; 0 where nothing says so.
+def clock_offsets_s(names: Iterable[str]) -> dict[str, float]:
+    """Seconds by which the times that nodes report are ahead, by name; 0 where nothing says so.
+
+    One query.
+    """
+    nodes = Node.objects.filter(name__in=set(names))
+    rows = nodes.values_list("name", "clock_offset_ms", "clock_rtt_ms")
+    return {name: clock_offset_s(offset_ms, rtt_ms) for name, offset_ms, rtt_ms in rows}
+
+
+def clock_offset_s(offset_ms: float | None, rtt_ms: float | None) -> float:
+    """Of one node, from what its agent measured.
 
     A difference that is smaller than half the round trip with which it was measured may be none at all and is
     not corrected: nodes of one machine keep their common clock.
     """
-    return _offset_s(node.clock_offset_ms, node.clock_rtt_ms)
-
-
-def clock_offsets_s(names: Iterable[str]) -> dict[str, float]:
-    """As `clock_offset_s`, of several nodes by name, in one query."""
-    nodes = Node.objects.filter(name__in=set(names))
-    rows = nodes.values_list("name", "clock_offset_ms", "clock_rtt_ms")
-    return {name: _offset_s(offset_ms, rtt_ms) for name, offset_ms, rtt_ms in rows}
-
-
-def _offset_s(offset_ms: float | None, rtt_ms: float | None) -> float:
     if offset_ms is None or rtt_ms is None or abs(offset_ms) <= rtt_ms / 2:
         return 0.0
     return offset_ms / 1e3
