@@ -171,32 +171,17 @@ def paths() -> dict[str, str]:
     for part in ("logs", "metrics", "clone"):
         long = Run.objects.get(job__name=staged_runs.LONG)
         addresses[f"run-{part}"] = run_path(part, long)
-    addresses |= {
-        f"node-{node.name}": reverse("inventory:node-detail", args=[node.pk]) for node in Node.objects.all()
-    }
-    addresses |= {
-        f"dc-{dc.name}": reverse("inventory:datacenter-detail", args=[dc.pk])
-        for dc in DataCenter.objects.all()
-    }
-    addresses |= {
-        f"plan-{plan.name}": reverse("planning:plan-detail", args=[plan.pk]) for plan in Plan.objects.all()
-    }
-    addresses |= {
-        f"plan-{one.name}": reverse("planning:plan-computing", args=[one.pk])
-        for one in Computation.objects.of(ComputationKind.PLAN)
-    }
-    addresses |= {
-        f"placement-{one.name}": reverse("placement:placement-detail", args=[one.pk])
-        for one in Computation.objects.of(ComputationKind.PLACEMENT)
-    }
-    addresses |= {
-        f"user-{user.username}": reverse("accounts:person-detail", args=[user.pk])
-        for user in User.objects.all()
-    }
-    addresses |= {
-        f"tenancy-{tenancy.name}": reverse("prefill:tenancy-detail", args=[tenancy.pk])
-        for tenancy in Tenancy.objects.all()
-    }
+    pages = (
+        ("node", "inventory:node-detail", Node.objects.all()),
+        ("dc", "inventory:datacenter-detail", DataCenter.objects.all()),
+        ("plan", "planning:plan-detail", Plan.objects.all()),
+        ("plan", "planning:plan-computing", Computation.objects.of(ComputationKind.PLAN)),
+        ("placement", "placement:placement-detail", Computation.objects.of(ComputationKind.PLACEMENT)),
+        ("user", "accounts:person-detail", User.objects.all()),
+        ("tenancy", "prefill:tenancy-detail", Tenancy.objects.all()),
+    )
+    for kind, address, rows in pages:
+        addresses |= {f"{kind}-{row}": reverse(address, args=[row.pk]) for row in rows}
     return addresses | _secrets() | _forms()
 
 
