@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from django.contrib.auth.models import AbstractUser, UserManager
 from django.contrib.postgres.fields import ArrayField
@@ -14,6 +14,8 @@ from django.utils import timezone
 
 from webapp.common.logs import request_id
 from webapp.common.search import Words
+
+M = TypeVar("M", bound=models.Model, covariant=True)
 
 
 class Role(models.TextChoices):
@@ -91,6 +93,16 @@ class Team(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class OfTeamQuerySet(models.QuerySet[M]):
+    """Rows that are of a team, by the path of fields TEAM."""
+
+    TEAM = "team"
+
+    def visible_to(self, user: Any) -> Self:
+        """Those of the teams that `user` reads."""
+        return self.filter(**{f"{self.TEAM}__in": Team.objects.visible_to(user)})
 
 
 class MembershipQuerySet(models.QuerySet["Membership"]):

@@ -18,7 +18,7 @@ from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.events.training import RankState as Reported
 from engine.job.sections.failures import RecoverySettings
 from engine.job.sections.strategy import SWAP
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet, Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.described import Described
 from webapp.common.search import Words
@@ -89,12 +89,6 @@ RANK_ORDER = {status: place for place, status in enumerate(RankStatus)}
 RANK_OVER = (RankStatus.FINISHED, RankStatus.FAILED, RankStatus.STOPPED, RankStatus.LEFT)
 
 
-class JobQuerySet(models.QuerySet["Job"]):
-    def visible_to(self, user: Any) -> JobQuerySet:
-        """Jobs of the teams that `user` reads."""
-        return self.filter(team__in=Team.objects.visible_to(user))
-
-
 class Job(models.Model):
     """What is trained: the document of `meridian train`, with a copy of the plan that it came from."""
 
@@ -111,7 +105,7 @@ class Job(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
-    objects = JobQuerySet.as_manager()
+    objects = OfTeamQuerySet["Job"].as_manager()
 
     class Meta:
         ordering = ["-created_at", "-id"]

@@ -1,6 +1,6 @@
 """What a team has: data centres, the nodes in them, the WAN links between them."""
 
-from webapp.inventory.models.datacenter import DataCenter, DataCenterQuerySet, FabricKind
+from webapp.inventory.models.datacenter import DataCenter, FabricKind
 from webapp.inventory.models.limits import FINITE, NAME, NAME_PATTERN
 from webapp.inventory.models.link import WanLink, WanLinkQuerySet
 from webapp.inventory.models.measurement import LinkMeasurement, LinkSource
@@ -26,7 +26,6 @@ __all__ = [
     "NAME",
     "NAME_PATTERN",
     "DataCenter",
-    "DataCenterQuerySet",
     "Device",
     "FabricKind",
     "GpuPool",

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib.postgres.indexes import GinIndex
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet, Team
 from webapp.common.search import Words
 from webapp.inventory.models.limits import FINITE, NAME, known_country, known_time_zone
-
-
-class DataCenterQuerySet(models.QuerySet["DataCenter"]):
-    def visible_to(self, user: Any) -> DataCenterQuerySet:
-        """Data centres of the teams that `user` reads."""
-        return self.filter(team__in=Team.objects.visible_to(user))
 
 
 class FabricKind(models.TextChoices):
@@ -48,7 +40,7 @@ class DataCenter(models.Model):
     draining_since = models.DateTimeField(null=True, editable=False)  # its nodes are given no more work
     created_at = models.DateTimeField(auto_now_add=True)
 
-    objects = DataCenterQuerySet.as_manager()
+    objects = OfTeamQuerySet["DataCenter"].as_manager()
 
     class Meta:
         ordering = ["name"]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet
 from webapp.inventory.models.datacenter import DataCenter
 
 LATENCY = [MinValueValidator(0), MaxValueValidator(10_000)]  # ms
 BANDWIDTH = [MinValueValidator(0.001), MaxValueValidator(1e5)]  # Gbit/s
 
 
-class WanLinkQuerySet(models.QuerySet["WanLink"]):
-    def visible_to(self, user: Any) -> WanLinkQuerySet:
-        """Links between data centres that `user` sees."""
-        return self.filter(a__team__in=Team.objects.visible_to(user))
+class WanLinkQuerySet(OfTeamQuerySet["WanLink"]):
+    TEAM = "a__team"
 
 
 class WanLink(models.Model):

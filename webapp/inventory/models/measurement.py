@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -12,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet
 from webapp.inventory.models.link import BANDWIDTH, LATENCY, WanLink
 
 
@@ -24,10 +23,8 @@ class LinkSource(models.TextChoices):
     RUN = "run", "Run"
 
 
-class LinkMeasurementQuerySet(models.QuerySet["LinkMeasurement"]):
-    def visible_to(self, user: Any) -> LinkMeasurementQuerySet:
-        """Rows of the links that `user` sees."""
-        return self.filter(link__a__team__in=Team.objects.visible_to(user))
+class LinkMeasurementQuerySet(OfTeamQuerySet["LinkMeasurement"]):
+    TEAM = "link__a__team"
 
 
 class LinkMeasurement(models.Model):

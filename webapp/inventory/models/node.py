@@ -14,7 +14,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from engine.versions import series
-from webapp.accounts.models import ADMINS, OPERATORS, Membership, Team
+from webapp.accounts.models import ADMINS, OPERATORS, Membership, OfTeamQuerySet, Team
 from webapp.common.search import Words
 from webapp.inventory.models.datacenter import DataCenter
 from webapp.inventory.models.limits import NAME, known_address
@@ -51,10 +51,8 @@ class NodeState(models.TextChoices):
     NEVER = "never", "Never seen"
 
 
-class NodeQuerySet(models.QuerySet["Node"]):
-    def visible_to(self, user: Any) -> NodeQuerySet:
-        """Nodes of the data centres that `user` sees."""
-        return self.filter(dc__team__in=Team.objects.visible_to(user))
+class NodeQuerySet(OfTeamQuerySet["Node"]):
+    TEAM = "dc__team"
 
     def online(self) -> NodeQuerySet:
         """Nodes whose last heartbeat is recent. One of the future is of before our clock was set back."""

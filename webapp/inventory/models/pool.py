@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from engine.cluster.gpus import Gpu, gpu
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet
 from webapp.inventory.models.datacenter import DataCenter
 from webapp.inventory.models.limits import known_gpu_type
 
 
-class GpuPoolQuerySet(models.QuerySet["GpuPool"]):
-    def visible_to(self, user: Any) -> GpuPoolQuerySet:
-        """Pools of the data centres that `user` sees."""
-        return self.filter(dc__team__in=Team.objects.visible_to(user))
+class GpuPoolQuerySet(OfTeamQuerySet["GpuPool"]):
+    TEAM = "dc__team"
 
     def with_counts(self, device: str | None = None) -> GpuPoolQuerySet:
         """Adds `node_count` and `gpu_count`; sorted, for the model's ordering ends where rows are grouped.

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import models
 
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet
 from webapp.inventory.models.node import Node
 from webapp.inventory.models.question import Question
 
 
-class NodeProbeQuerySet(models.QuerySet["NodeProbe"]):
-    def visible_to(self, user: Any) -> NodeProbeQuerySet:
-        """Probes from nodes that `user` sees."""
-        return self.filter(source__dc__team__in=Team.objects.visible_to(user))
+class NodeProbeQuerySet(OfTeamQuerySet["NodeProbe"]):
+    TEAM = "source__dc__team"
 
     def latest(self) -> NodeProbeQuerySet:  # type: ignore[override]
         """The last of each ordered pair."""

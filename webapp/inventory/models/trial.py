@@ -8,16 +8,14 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
-from webapp.accounts.models import Team
+from webapp.accounts.models import OfTeamQuerySet
 from webapp.inventory.models.link import WanLink
 from webapp.inventory.models.node import Node
 from webapp.inventory.models.question import Question
 
 
-class LinkTrialQuerySet(models.QuerySet["LinkTrial"]):
-    def visible_to(self, user: Any) -> LinkTrialQuerySet:
-        """Trials of links that `user` sees."""
-        return self.filter(link__a__team__in=Team.objects.visible_to(user))
+class LinkTrialQuerySet(OfTeamQuerySet["LinkTrial"]):
+    TEAM = "link__a__team"
 
 
 class LinkTrial(Question):
