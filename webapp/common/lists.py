@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
+import django_filters as filters
 from django import forms
 from django.core.paginator import Paginator
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.urls import reverse
@@ -23,6 +26,19 @@ PER_PAGE = 50
 PER_PAGE_OF_SEVERAL = 15  # where a page shows several tables
 COUNT_EXACTLY_TO = 10_000
 Action = tuple[str, str]  # URL, label
+
+
+class Find(filters.CharFilter):
+    """The field that finds rows by text in any of `columns`."""
+
+    def __init__(self, *columns: str) -> None:
+        super().__init__(label="Find")
+        self._columns = columns
+
+    def filter(self, rows: QuerySet[Any], text: str) -> QuerySet[Any]:
+        if not text:
+            return rows
+        return rows.filter(reduce(or_, (Q(**{f"{column}__icontains": text}) for column in self._columns)))
 
 
 class ListPaginator(Paginator):

@@ -3,11 +3,12 @@
 import django_filters as filters
 
 from webapp.common.archived import ArchivedFilterSet
+from webapp.common.lists import Find
 from webapp.computations.models import Computation, ComputationState
 
 
 class ComputationFilterSet(ArchivedFilterSet):
-    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
+    q = Find("name")
     state = filters.MultipleChoiceFilter(choices=ComputationState.choices)
 
     class Meta:

@@ -8,13 +8,14 @@ from django.db.models import Q
 
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import regions
+from webapp.common.lists import Find
 from webapp.inventory.catalogue import RegionRow, known_countries
 from webapp.inventory.models import DataCenter, LinkSource, Node, NodeState, WanLink
 from webapp.inventory.selectors.datacenters import visible_dcs, with_nodes
 
 
 class DataCenterFilterSet(filters.FilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("name", "place")
     gpu_type = filters.ChoiceFilter(
         field_name="pools__gpu_type",
         choices=lambda: [(name, name) for name in sorted(catalogue())],
@@ -51,12 +52,9 @@ class DataCenterFilterSet(filters.FilterSet):
             pk__in=with_nodes(NodeState.SILENT, NodeState.NEVER).values("pk")
         )
 
-    def find(self, queryset: Any, name: str, value: str) -> Any:
-        return queryset.filter(Q(name__icontains=value) | Q(place__icontains=value))
-
 
 class LinkFilterSet(filters.FilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("a__name", "b__name")
     dc = filters.ModelChoiceFilter(queryset=visible_dcs, method="of_dc", label="Data centre")
 
     source = filters.ChoiceFilter(choices=LinkSource.choices, method="from_source", label="Values from")
@@ -70,9 +68,6 @@ class LinkFilterSet(filters.FilterSet):
         if value == LinkSource.DECLARED:
             either |= Q(latency_from__isnull=True) | Q(bandwidth_from__isnull=True)
         return queryset.filter(either)
-
-    def find(self, queryset: Any, name: str, value: str) -> Any:
-        return queryset.filter(Q(a__name__icontains=value) | Q(b__name__icontains=value))
 
     def of_dc(self, queryset: Any, name: str, value: DataCenter) -> Any:
         return queryset.filter(Q(a=value) | Q(b=value))

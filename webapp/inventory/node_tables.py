@@ -9,6 +9,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from engine.versions import series
+from webapp.common.lists import Find
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 from webapp.inventory.models import Device, JoinToken, Node, NodeState
 from webapp.inventory.selectors.datacenters import visible_dcs
@@ -52,7 +53,7 @@ class NodeTable(Table):
 
     def render_state(self, record: Node) -> str:
         shown = state(str(record.state), record.state.label)
-        return format_html("{} {}", shown, draining_mark()) if record.is_draining else shown
+        return format_html("{} {}", shown, state("stopping", "Draining")) if record.is_draining else shown
 
     def render_free(self, record: Any) -> str:
         """GPUs that a run could have now; none where the node is given no work."""
@@ -99,13 +100,8 @@ class JoinTokenTable(Table):
         return format_html('<a href="{}">Revoke…</a>', url)
 
 
-def draining_mark() -> str:
-    """A second state, in addition to the first: the node gets no more work."""
-    return state("stopping", "Draining")
-
-
 class NodeFilterSet(filters.FilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("name", "host")
     dc = filters.ModelChoiceFilter(queryset=visible_dcs, label="Data centre")
     device = filters.ChoiceFilter(choices=Device.choices, label="Device")
     state = filters.ChoiceFilter(
@@ -115,9 +111,6 @@ class NodeFilterSet(filters.FilterSet):
     class Meta:
         model = Node
         fields = ["q", "dc", "device", "state"]
-
-    def find(self, queryset: Any, name: str, value: str) -> Any:
-        return queryset.filter(Q(name__icontains=value) | Q(host__icontains=value))
 
     def in_state(self, queryset: Any, name: str, value: str) -> Any:
         if value == "draining":
@@ -131,11 +124,8 @@ class NodeFilterSet(filters.FilterSet):
 
 
 class JoinTokenFilterSet(filters.FilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("node__name", "created_by__username")
 
     class Meta:
         model = JoinToken
         fields = ["q"]
-
-    def find(self, queryset: Any, name: str, value: str) -> Any:
-        return queryset.filter(Q(node__name__icontains=value) | Q(created_by__username__icontains=value))

@@ -1,7 +1,5 @@
 """Filter of the list of runs."""
 
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import django_filters as filters
@@ -11,6 +9,7 @@ from django.http import HttpRequest
 
 from webapp.accounts.models import User
 from webapp.common.described import DescribedFilterSet
+from webapp.common.lists import Find
 from webapp.inventory.mentions import any_of, mentions
 from webapp.inventory.models import DataCenter
 from webapp.inventory.selectors.datacenters import visible_dcs
@@ -31,7 +30,7 @@ def _people(request: HttpRequest | None) -> QuerySet[User]:
 
 
 class RunFilterSet(DescribedFilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("job__name", "status_reason", "waits_for", "labels", "note")
     status = filters.MultipleChoiceFilter(
         choices=RunState.choices, label="State", method="in_states", widget=CheckboxSelectMultiple
     )
@@ -48,11 +47,6 @@ class RunFilterSet(DescribedFilterSet):
     def in_states(self, rows: Any, name: str, states: list[str]) -> QuerySet[Run]:
         """Runs that stand in one of `states`, as rows say it."""
         return rows.with_state().filter(shown_state__in=states) if states else rows
-
-    def find(self, rows: QuerySet[Run], name: str, text: str) -> QuerySet[Run]:
-        """Runs with `text` in the name, the reason of their state, the labels or the note."""
-        columns = ("job__name", "status_reason", "waits_for", "labels", "note")
-        return rows.filter(reduce(or_, (Q(**{f"{column}__icontains": text}) for column in columns)))
 
     def runs_in(self, rows: QuerySet[Run], name: str, dc: DataCenter) -> QuerySet[Run]:
         """Runs whose job may use GPUs of a data centre, or of one of its pools."""

@@ -1,11 +1,10 @@
 """Table and filter of plans."""
 
-import django_filters as filters
 import django_tables2 as tables
-from django.db.models import Q, QuerySet
 
 from engine.schedule.registry import name_of
 from webapp.common.described import DescribedFilterSet
+from webapp.common.lists import Find
 from webapp.common.markup import plain
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
 from webapp.planning.models import Plan
@@ -50,12 +49,8 @@ class PlanTable(Table):
 
 
 class PlanFilterSet(DescribedFilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("name", "labels", "note")
 
     class Meta:
         model = Plan
         fields = ["q", "label"]
-
-    def find(self, rows: QuerySet[Plan], name: str, text: str) -> QuerySet[Plan]:
-        """Plans with `text` in the name, the labels or the note."""
-        return rows.filter(Q(name__icontains=text) | Q(labels__icontains=text) | Q(note__icontains=text))

@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from webapp.accounts.filters import DAY
+from webapp.common.lists import Find
 from webapp.prefill.models import ApiKey, KeyState, Outcome, Tenancy, TenancyStatus, UsageEvent
 
 
@@ -16,17 +17,12 @@ def _tenancies(request: HttpRequest | None) -> QuerySet[Tenancy]:
 
 
 class TenancyFilterSet(filters.FilterSet):
-    q = filters.CharFilter(method="find", label="Find")
+    q = Find("name", "tenant__username", "model")
     state = filters.ChoiceFilter(choices=TenancyStatus.choices, method="in_state", label="State")
 
     class Meta:
         model = Tenancy
         fields = ["q", "state"]
-
-    def find(self, rows: Any, name: str, text: str) -> Any:
-        return rows.filter(
-            Q(name__icontains=text) | Q(tenant__username__icontains=text) | Q(model__icontains=text)
-        )
 
     def in_state(self, rows: Any, name: str, value: str) -> Any:
         """As Tenancy.state says it: one past its end has ended."""
