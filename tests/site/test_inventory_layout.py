@@ -21,7 +21,7 @@ from webapp.inventory.layout import (
     row,
     spread,
 )
-from webapp.inventory.selectors.history import _step, _ticks_to
+from webapp.inventory.selectors.history import _axis
 from webapp.inventory.selectors.worldmap import line_width
 
 ROOM = (WIDE, HIGH)
@@ -155,8 +155,7 @@ def test_a_wider_link_is_no_thinner(a: float, b: float) -> None:
 
 @given(st.floats(1e-3, 1e5))
 def test_an_axis_has_three_to_six_ticks_and_reaches_the_highest_value(most: float) -> None:
-    step = _step(most)
-    count = _ticks_to(most, step)
+    step, count = _axis(most)
     assert 2 <= count <= 5
     assert step * count >= most * (1 - 1e-9)
     assert step * (count - 1) < most

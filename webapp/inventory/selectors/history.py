@@ -85,8 +85,8 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
     if not with_values:
         return None
     most = max(in_use, *(getattr(row, field) for row in with_values))
-    step = _step(most)
-    top = step * max(1, math.ceil(most * (1 - 1e-9) / step))
+    step, count = _axis(most)
+    top = step * count
     first, last = with_values[0].at, with_values[-1].at
     span = (last - first).total_seconds()
 
@@ -103,7 +103,7 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
         unit=unit,
         points=points,
         line=" ".join(f"{point.x},{point.y}" for point in points),
-        ticks=[(y(i * step), f"{i * step:g}") for i in range(round(top / step) + 1)],
+        ticks=[(y(i * step), f"{i * step:g}") for i in range(count + 1)],
         in_use=y(in_use),
         in_use_text=f"in use {in_use:.4g} {unit}",
         first=first,
@@ -116,12 +116,13 @@ def _point(row: LinkMeasurement, field: str, unit: str, x: float, y: float) -> P
     return Point(x=x, y=y, source=row.source, at=row.at, text=f"{getattr(row, field):g} {unit}, {source}")
 
 
-def _step(most: float) -> float:
-    """A round step that parts 0 to `most` into three to five."""
+def _axis(most: float) -> tuple[float, int]:
+    """A round step that parts 0 to `most` into three to five, and how many of it reach `most`."""
     if most <= 0:
-        return 1.0
+        return 1.0, 1
     size = 10.0 ** math.floor(math.log10(most))
-    return next(size * part for part in (0.25, 0.5, 1, 2, 2.5) if most / (size * part) <= 5)
+    step = next(size * part for part in (0.25, 0.5, 1, 2, 2.5) if most / (size * part) <= 5)
+    return step, math.ceil(most * (1 - 1e-9) / step)
 
 
 def values_in_use(link: WanLink) -> list[dict[str, Any]]:
