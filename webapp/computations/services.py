@@ -27,6 +27,7 @@ UNHEARD_S = 60
 _SET_LATER = {"request", "created_by", "progress", "answer", "claim", "started_at", "heard_at", "finished_at"}
 
 
+@transaction.atomic
 def start(
     actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any], key: str = ""
 ) -> Computation:
@@ -55,10 +56,10 @@ def start(
         transaction.on_commit(lambda: _send(computation.pk))
         return computation
 
-    with transaction.atomic():
-        return once(actor, Computation.objects.all(), key, queue)
+    return once(actor, Computation.objects.all(), key, queue)
 
 
+@transaction.atomic
 def ask_to_cancel(actor: Any, computation: Computation) -> bool:
     """End a queued computation at once, a running one within a second; what it has found is kept.
 
@@ -67,27 +68,26 @@ def ask_to_cancel(actor: Any, computation: Computation) -> bool:
     Raises PermissionDenied where `actor` is no operator of its team.
     """
     require(actor, computation.team)
-    with transaction.atomic():
-        locked = Computation.objects.select_for_update().get(pk=computation.pk)
-        if not locked.is_open:
-            return False
-        locked.cancel_asked = True
-        if locked.state == ComputationState.QUEUED:
-            locked.state, locked.finished_at = ComputationState.CANCELLED, timezone.now()
-        locked.save(update_fields=["cancel_asked", "state", "finished_at"])
-        record(actor, "cancel", locked, team=locked.team, after={"state": locked.state})
+    locked = Computation.objects.select_for_update().get(pk=computation.pk)
+    if not locked.is_open:
+        return False
+    locked.cancel_asked = True
+    if locked.state == ComputationState.QUEUED:
+        locked.state, locked.finished_at = ComputationState.CANCELLED, timezone.now()
+    locked.save(update_fields=["cancel_asked", "state", "finished_at"])
+    record(actor, "cancel", locked, team=locked.team, after={"state": locked.state})
     return True
 
 
+@transaction.atomic
 def remove(actor: Any, computation: Computation) -> None:
     """Delete a computation; an open one is no longer worked at.
 
     Raises PermissionDenied where `actor` is no operator of its team.
     """
     require(actor, computation.team)
-    with transaction.atomic():
-        record(actor, "delete", computation, team=computation.team, before={"name": computation.name})
-        computation.delete()
+    record(actor, "delete", computation, team=computation.team, before={"name": computation.name})
+    computation.delete()
 
 
 @transaction.atomic
@@ -102,19 +102,19 @@ def delete_computations(actor: Any, rows: QuerySet[Computation]) -> int:
     return len(computations)
 
 
+@transaction.atomic
 def claim(pk: uuid.UUID) -> Computation | None:
     """Take a queued computation to work at it; None where it is not queued any more."""
-    with transaction.atomic():
-        waiting = Computation.objects.select_for_update(skip_locked=True).filter(
-            pk=pk, state=ComputationState.QUEUED
-        )
-        computation = waiting.first()
-        if computation is None:
-            return None
-        now = timezone.now()
-        computation.state, computation.claim = ComputationState.RUNNING, uuid.uuid4()
-        computation.started_at = computation.heard_at = now
-        computation.save(update_fields=["state", "claim", "started_at", "heard_at"])
+    waiting = Computation.objects.select_for_update(skip_locked=True).filter(
+        pk=pk, state=ComputationState.QUEUED
+    )
+    computation = waiting.first()
+    if computation is None:
+        return None
+    now = timezone.now()
+    computation.state, computation.claim = ComputationState.RUNNING, uuid.uuid4()
+    computation.started_at = computation.heard_at = now
+    computation.save(update_fields=["state", "claim", "started_at", "heard_at"])
     return computation
 
 
@@ -139,28 +139,28 @@ def say_alive(computation: Computation) -> None:
     ).update(heard_at=timezone.now())
 
 
+@transaction.atomic
 def finish(computation: Computation, answer: Any) -> None:
     """Keep the answer; cancelled where that was asked for meanwhile, with what was found."""
-    with transaction.atomic():
-        mine = claimed(computation)
-        if mine is None:
-            return
-        cancelled = mine.cancel_asked
-        mine.state = ComputationState.CANCELLED if cancelled else ComputationState.DONE
-        mine.answer, mine.finished_at = answer, timezone.now()
-        mine.save(update_fields=["state", "answer", "finished_at"])
-        record(mine.created_by, "finish", mine, team=mine.team, after={"state": mine.state})
+    mine = claimed(computation)
+    if mine is None:
+        return
+    cancelled = mine.cancel_asked
+    mine.state = ComputationState.CANCELLED if cancelled else ComputationState.DONE
+    mine.answer, mine.finished_at = answer, timezone.now()
+    mine.save(update_fields=["state", "answer", "finished_at"])
+    record(mine.created_by, "finish", mine, team=mine.team, after={"state": mine.state})
 
 
+@transaction.atomic
 def give_up(computation: Computation, error: str) -> None:
     """The question cannot be answered: keep why."""
-    with transaction.atomic():
-        mine = claimed(computation)
-        if mine is None:
-            return
-        mine.state, mine.error, mine.finished_at = ComputationState.FAILED, error, timezone.now()
-        mine.save(update_fields=["state", "error", "finished_at"])
-        record(mine.created_by, "fail", mine, team=mine.team, after={"state": mine.state}, message=error)
+    mine = claimed(computation)
+    if mine is None:
+        return
+    mine.state, mine.error, mine.finished_at = ComputationState.FAILED, error, timezone.now()
+    mine.save(update_fields=["state", "error", "finished_at"])
+    record(mine.created_by, "fail", mine, team=mine.team, after={"state": mine.state}, message=error)
 
 
 def somebody_waits(but: Iterable[str]) -> bool:
@@ -176,17 +176,17 @@ def put_back(computation: Computation) -> None:
     ).update(state=ComputationState.QUEUED, claim=None, sent_at=timezone.now() - timedelta(seconds=UNHEARD_S))
 
 
+@transaction.atomic
 def requeue_lost() -> int:
     """Send again what nobody is at: its worker was killed, or its message lost. Returns how many."""
     now = timezone.now()
-    with transaction.atomic():
-        lost = Computation.objects.lost(
-            silent=timedelta(seconds=SILENT_S), unheard=timedelta(seconds=UNHEARD_S)
-        ).select_for_update(skip_locked=True)
-        keys = list(lost.values_list("pk", flat=True))
-        Computation.objects.filter(pk__in=keys).update(state=ComputationState.QUEUED, claim=None, sent_at=now)
-        for pk in keys:
-            transaction.on_commit(lambda pk=pk: _send(pk))  # type: ignore[misc]
+    lost = Computation.objects.lost(
+        silent=timedelta(seconds=SILENT_S), unheard=timedelta(seconds=UNHEARD_S)
+    ).select_for_update(skip_locked=True)
+    keys = list(lost.values_list("pk", flat=True))
+    Computation.objects.filter(pk__in=keys).update(state=ComputationState.QUEUED, claim=None, sent_at=now)
+    for pk in keys:
+        transaction.on_commit(lambda pk=pk: _send(pk))  # type: ignore[misc]
     return len(keys)
 
 

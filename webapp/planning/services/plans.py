@@ -22,6 +22,7 @@ from webapp.planning.services.work import ask_to_refine, wants_second_look
 UNCHECKED = ("request", "result", "training", "created_by")
 
 
+@transaction.atomic
 def create_plan(
     actor: Any,
     *,
@@ -58,10 +59,10 @@ def create_plan(
         plan = Plan(team=team, result=result, computed_ms=took_ms, created_by=actor, **question)
         return _kept(plan)
 
-    with transaction.atomic():
-        return once(actor, Plan.objects.all(), key, make)
+    return once(actor, Plan.objects.all(), key, make)
 
 
+@transaction.atomic
 def ask_for_plan(
     actor: Any,
     *,
@@ -82,13 +83,10 @@ def ask_for_plan(
     """
     require(actor, team)
     question = {"document": request, "training": training}
-    with transaction.atomic():
-        earlier = Computation.objects.filter(created_by=actor, idempotency_key=key).exclude(
-            idempotency_key=""
-        )
-        if not earlier.exists():
-            Plan(team=team, name=name, computed_ms=0).full_clean(exclude=UNCHECKED)
-        return start(actor, team=team, kind=ComputationKind.PLAN, name=name, request=question, key=key)
+    earlier = Computation.objects.filter(created_by=actor, idempotency_key=key).exclude(idempotency_key="")
+    if not earlier.exists():
+        Plan(team=team, name=name, computed_ms=0).full_clean(exclude=UNCHECKED)
+    return start(actor, team=team, kind=ComputationKind.PLAN, name=name, request=question, key=key)
 
 
 def keep_plan(computation: Computation, result: dict[str, Any], took_ms: float) -> Plan | None:
@@ -118,16 +116,17 @@ def keep_plan(computation: Computation, result: dict[str, Any], took_ms: float) 
     return plan
 
 
-def _kept(plan: Plan) -> Plan:
-    """Check a plan whose answer is there, save it and note that."""
-    with transaction.atomic():
-        plan.full_clean(exclude=UNCHECKED)
-        plan.save()
-        after = {"name": plan.name, "request": plan.request}
-        record(plan.created_by, "create", plan, team=plan.team, after=after)
+@transaction.atomic
+def _kept(plan: Plan, after: dict[str, Any] | None = None) -> Plan:
+    """Check a plan whose answer is there, save it and note that; `after` is what the audit tells of it."""
+    plan.full_clean(exclude=UNCHECKED)
+    plan.save()
+    after = after or {"name": plan.name, "request": plan.request}
+    record(plan.created_by, "create", plan, team=plan.team, after=after)
     return plan
 
 
+@transaction.atomic
 def rename_plan(actor: Any, plan: Plan, name: str) -> None:
     """Give a plan another name; its runs keep the name that they were launched with.
 
@@ -140,10 +139,9 @@ def rename_plan(actor: Any, plan: Plan, name: str) -> None:
     """
     require(actor, plan.team)
     before, plan.name = plan.name, name.strip()
-    with transaction.atomic():
-        plan.full_clean(exclude=UNCHECKED)
-        plan.save(update_fields=["name"])
-        record(actor, "rename", plan, team=plan.team, before={"name": before}, after={"name": plan.name})
+    plan.full_clean(exclude=UNCHECKED)
+    plan.save(update_fields=["name"])
+    record(actor, "rename", plan, team=plan.team, before={"name": before}, after={"name": plan.name})
 
 
 def clone_plan(actor: Any, plan: Plan) -> Plan:
@@ -161,11 +159,7 @@ def clone_plan(actor: Any, plan: Plan) -> Plan:
         computed_ms=plan.computed_ms,
         created_by=actor,
     )
-    with transaction.atomic():
-        copied.full_clean(exclude=UNCHECKED)
-        copied.save()
-        record(actor, "create", copied, team=plan.team, after={"name": copied.name, "copy_of": plan.name})
-    return copied
+    return _kept(copied, {"name": copied.name, "copy_of": plan.name})
 
 
 @transaction.atomic

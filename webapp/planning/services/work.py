@@ -12,13 +12,13 @@ from webapp.computations.services import remove, start
 from webapp.planning.models import Plan, PlanComputation
 
 
+@transaction.atomic
 def start_of_plan(
     actor: Any, plan: Plan, *, kind: str, name: str, request: dict[str, Any], key: str = ""
 ) -> Computation:
     """Start a computation that refines `plan` or places an option of it; see `start`."""
-    with transaction.atomic():
-        computation = start(actor, team=plan.team, kind=kind, name=name, request=request, key=key)
-        PlanComputation.objects.get_or_create(computation=computation, defaults={"plan": plan})
+    computation = start(actor, team=plan.team, kind=kind, name=name, request=request, key=key)
+    PlanComputation.objects.get_or_create(computation=computation, defaults={"plan": plan})
     return computation
 
 
@@ -46,24 +46,24 @@ def wants_second_look(result: dict[str, Any]) -> bool:
     return unsure or any(option.get("refining") for option in result["options"])
 
 
+@transaction.atomic
 def keep_refined(computation: Computation, result: dict[str, Any]) -> bool:
     """Put a refined answer in place of the plan's own; False where it is a what-if's, or the plan is gone."""
-    with transaction.atomic():
-        plan = Plan.objects.select_for_update(of=("self",)).filter(work__computation=computation).first()
-        if plan is None or plan.request != computation.request["document"]:
-            return False
-        before, after = plan.best, result["options"][result["best"]] if result["best"] is not None else None
-        plan.result = result
-        plan.save(update_fields=["result"])
-        figures = [None if option is None else option["iteration_ms"] for option in (before, after)]
-        record(
-            computation.created_by,
-            "refine",
-            plan,
-            team=plan.team,
-            before={"iteration_ms": figures[0]},
-            after={"iteration_ms": figures[1]},
-        )
+    plan = Plan.objects.select_for_update(of=("self",)).filter(work__computation=computation).first()
+    if plan is None or plan.request != computation.request["document"]:
+        return False
+    before, after = plan.best, result["options"][result["best"]] if result["best"] is not None else None
+    plan.result = result
+    plan.save(update_fields=["result"])
+    figures = [None if option is None else option["iteration_ms"] for option in (before, after)]
+    record(
+        computation.created_by,
+        "refine",
+        plan,
+        team=plan.team,
+        before={"iteration_ms": figures[0]},
+        after={"iteration_ms": figures[1]},
+    )
     return True
 
 
