@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db.models import Q
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_POST
@@ -55,6 +55,14 @@ class ComputationPages:
         """The one that an address names, without the columns `deferred`; Http404 for who may not see it."""
         rows = self.rows().select_related("team", "created_by").defer(*deferred)
         return visible_or_404(rows, request.user, pk=pk)
+
+    def named(self, user: Any, text: str) -> Computation:
+        """The one whose id stands in an address, without its answer; Http404 for who may not see it."""
+        try:
+            pk = uuid.UUID(text)
+        except ValueError:
+            raise Http404 from None
+        return visible_or_404(self.rows().defer("answer"), user, pk=pk)
 
     def ask(
         self,

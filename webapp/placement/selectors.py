@@ -1,6 +1,5 @@
 """What the Placement pages show: figures, tables, the matrix of the network, the cost over evaluations."""
 
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from webapp.placement.forms import SOURCE_WORDS, document_of
 from webapp.placement.map import placement_map
 from webapp.placement.network import Network, network_from, of_case, of_document
 from webapp.placement.options import form_values, option_of, placed_plan
+from webapp.placement.pages import pages
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
 
@@ -75,11 +75,7 @@ def initial_from(user: Any, query: Mapping[str, str]) -> dict[str, Any]:
     key = query.get("from", "")
     if not key:
         return {"datacenters": list(DataCenter.objects.visible_to(user).values_list("pk", flat=True)[:20])}
-    try:
-        pk = uuid.UUID(key)
-    except ValueError:
-        raise Http404 from None
-    placement = visible_or_404(placements().defer("answer"), user, pk=pk)
+    placement = pages.named(user, key)
     return {**placement.request["asked"], "name": f"{placement.name} again"[:80]}
 
 

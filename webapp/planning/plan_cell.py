@@ -1,17 +1,18 @@
 """One DP-cell of a plan's option: its predicted timeline and the figures of its stages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from engine.inputs import parse
 from engine.job.codes import code_of, in_seconds
-from engine.job.shape import lanes, shape_of
+from engine.job.shape import Shape, lanes, shape_of
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
 from engine.plan.result import MemoryUse, Option, Partition, StageTime
 from engine.simulate import SimulationResult
+from engine.simulate.spans import Span
 from webapp.common.figures import Column, Figures
 
 MOST_TIMELINE_SPANS = 20_000
@@ -52,11 +53,6 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
             "strategy": {"policy": option["policy"]},
         }
     )
-    spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
-    for span in cell.spans():
-        stage = span.stage if span.track == "gpu" else span.from_stage
-        assert stage is not None
-        spans[span.pipeline * shape.stages + stage].append(code_of(in_seconds(span), origin=0.0))
     return {
         "dcs": [{"name": name} for name in shape.dcs],
         "lanes": lanes(shape, []),
@@ -64,9 +60,19 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
         "predicted": {
             "iteration_ms": cell.makespan,
             "utilization": option["utilization"],
-            "spans": list(spans.values()),
+            "spans": coded(cell.spans(), shape),
         },
     }
+
+
+def coded(spans: Iterable[Span], shape: Shape) -> list[list[Any]]:
+    """[[rank, code…]] of spans in ms; an abstract slot has the length of one."""
+    codes: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
+    for span in spans:
+        stage = span.stage if span.track == "gpu" else span.from_stage
+        assert stage is not None
+        codes[span.pipeline * shape.stages + stage].append(code_of(in_seconds(span), origin=0.0))
+    return list(codes.values())
 
 
 _EACH_STAGE: dict[str, Callable[[Any], Any]] = {

@@ -3,13 +3,11 @@
 import contextlib
 import io
 import json
-import uuid
 from typing import Any
 
-from django.http import Http404, HttpRequest
+from django.http import HttpRequest
 
 from engine.inputs import parse
-from engine.job.codes import code_of, in_seconds
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
@@ -28,8 +26,9 @@ from webapp.common.queries import whole
 from webapp.common.sources import first_values
 from webapp.computations.models import Computation, ComputationKind
 from webapp.planning.models import Plan
-from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
+from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, coded, engine_option
 from webapp.schedules.forms import initial_of_scenario
+from webapp.schedules.pages import pages
 
 
 def initial_from(request: HttpRequest) -> dict[str, Any]:
@@ -45,11 +44,7 @@ def initial_from(request: HttpRequest) -> dict[str, Any]:
 
 
 def _of_computation(user: Any, key: str) -> dict[str, Any]:
-    try:
-        pk = uuid.UUID(key)
-    except ValueError:
-        raise Http404 from None
-    computation = visible_or_404(Computation.objects.defer("answer"), user, pk=pk)
+    computation = pages.named(user, key)
     request = computation.request
     swept = {name: request[name] for name in ("parameter", "values") if name in request}
     return {
@@ -211,12 +206,6 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
             },
         }
     )
-    coded: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
-    for span in spans:
-        stage = span.stage if span.track == "gpu" else span.from_stage
-        assert stage is not None
-        # A slot has the length of a millisecond in the codes, which are made from seconds.
-        coded[span.pipeline * shape.stages + stage].append(code_of(in_seconds(span), origin=0.0))
     dcs = shape.dcs_of_pipeline[0]
     crossed = dict.fromkeys(
         (dcs[span.from_stage or 0], dcs[span.to_stage or 0]) for span in spans if span.track == "wan"
@@ -231,7 +220,7 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
         "predicted": {
             "iteration_ms": result.makespan,
             "utilization": row["utilization"],
-            "spans": list(coded.values()),
+            "spans": coded(spans, shape),
         },
     }
 

@@ -1,17 +1,15 @@
 """What the pages of replays show: key figures, a table of loads and orders, charts over the load."""
 
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 from django.db.models.fields.json import KT
-from django.http import Http404
 
 from engine.prefill.replay import REASONS
-from webapp.accounts.permissions import visible_or_404
 from webapp.common.figures import Column, Fact, Figures
 from webapp.computations.models import Computation
 from webapp.prefill.reasons import WHY
+from webapp.prefill.replays.pages import pages
 from webapp.prefill.replays.sources import UPLOAD, replays
 
 ORDER = {"fifo": "First come", "longest_fit": "Longest fit"}
@@ -32,13 +30,9 @@ def listed(user: Any) -> Any:
 
 def first_values(user: Any, key: str) -> dict[str, Any]:
     """The form's values of an earlier replay, for a copy. Raises Http404."""
-    try:
-        pk = uuid.UUID(key)
-    except ValueError:
-        raise Http404 from None
-    computation = visible_or_404(replays().defer("answer"), user, pk=pk)
+    computation = pages.named(user, key)
     values: dict[str, Any] = computation.request["values"]
-    trace = f"of:{pk}" if values["trace"] == UPLOAD else values["trace"]
+    trace = f"of:{computation.pk}" if values["trace"] == UPLOAD else values["trace"]
     return {**values, "trace": trace, "name": f"{computation.name} again"[:80]}
 
 
