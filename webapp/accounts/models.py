@@ -105,6 +105,14 @@ class OfTeamQuerySet(models.QuerySet[M]):
         return self.filter(**{f"{self.TEAM}__in": Team.objects.visible_to(user)})
 
 
+class ArchivableQuerySet(OfTeamQuerySet[Any]):
+    """Of rows that a team may put away (webapp.common.archived)."""
+
+    def current(self) -> Self:
+        """Those that are not archived."""
+        return self.filter(archived_at=None)
+
+
 class MembershipQuerySet(models.QuerySet["Membership"]):
     def visible_to(self, user: Any) -> MembershipQuerySet:
         """Memberships in the teams that `user` is an admin of."""

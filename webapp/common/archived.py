@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import django_filters as filters
 from django import forms
 from django.db import models
 from django.db.models import QuerySet
-
-
-class ArchivableQuerySet(models.QuerySet[Any]):
-    def current(self) -> Self:
-        """Those that are not archived."""
-        return self.filter(archived_at=None)
 
 
 class Archivable(models.Model):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
-from webapp.accounts.models import Team
+from webapp.accounts.models import ArchivableQuerySet, Team
 from webapp.common.ages import older
-from webapp.common.archived import Archivable, ArchivableQuerySet
+from webapp.common.archived import Archivable
 from webapp.common.asked_once import asked_once
 from webapp.common.search import Words
 
@@ -43,10 +42,6 @@ class ComputationKind(models.TextChoices):
 
 
 class ComputationQuerySet(ArchivableQuerySet):
-    def visible_to(self, user: Any) -> ComputationQuerySet:
-        """Computations of the teams that `user` reads."""
-        return self.filter(team__in=Team.objects.visible_to(user))
-
     def of(self, *kinds: str) -> ComputationQuerySet:
         """Those of `kinds`."""
         return self.filter(kind__in=kinds)

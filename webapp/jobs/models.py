@@ -18,8 +18,8 @@ from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.events.training import RankState as Reported
 from engine.job.sections.failures import RecoverySettings
 from engine.job.sections.strategy import SWAP
-from webapp.accounts.models import OfTeamQuerySet, Team
-from webapp.common.archived import Archivable, ArchivableQuerySet
+from webapp.accounts.models import ArchivableQuerySet, OfTeamQuerySet, Team
+from webapp.common.archived import Archivable
 from webapp.common.described import Described
 from webapp.common.search import Words
 from webapp.computations.models import Computation
@@ -126,9 +126,7 @@ class Job(models.Model):
 
 
 class RunQuerySet(ArchivableQuerySet):
-    def visible_to(self, user: Any) -> RunQuerySet:
-        """Runs of the teams that `user` reads."""
-        return self.filter(job__team__in=Team.objects.visible_to(user))
+    TEAM = "job__team"
 
     def open(self) -> RunQuerySet:
         """Runs that have not ended."""

@@ -12,7 +12,7 @@ from engine.plan.cross_dc_plan import compare_plan, default_variants
 from engine.plan.request import PlanRequest
 from engine.schedule.contention import schedule_name
 from webapp.accounts.permissions import may
-from webapp.computations.models import Computation, ComputationKind, ComputationState
+from webapp.computations.models import ComputationKind, ComputationState
 from webapp.computations.wires import Wires
 from webapp.planning.models import Plan
 from webapp.planning.what_if import WhatIf
@@ -32,18 +32,12 @@ def compare_with_data(request: dict[str, Any], wires: Wires) -> Iterator[dict[st
         yield {"rows": rows}
 
 
-def comparison_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
-    """The latest comparison of `document`."""
-    comparisons = Computation.objects.of(ComputationKind.CROSS_DC).filter(of_plan__plan=plan)
-    return comparisons.filter(request__document=document).first()
-
-
 def own_comparison(plan: Plan) -> dict[str, Any]:
     """The row that compares the plan as it is, with its own batch and recomputation.
 
     Raises InputError if it is not computed.
     """
-    comparison = comparison_of(plan, plan.request)
+    comparison = plan.latest(ComputationKind.CROSS_DC, plan.request)
     rows = [] if comparison is None else (comparison.answer or {}).get("rows", [])
     if not rows:
         raise InputError("data", None, "compare the plan with data parallelism first")
@@ -54,7 +48,7 @@ def cross_dc_context(plan: Plan, what: WhatIf, user: Any) -> dict[str, Any]:
     """The context of planning/cross_dc.html; `cross_dc` is None unless two data centres have GPUs."""
     if sum(bool(dc["gpus"]) for dc in what.document["datacenters"]) < 2:
         return {"cross_dc": None}
-    comparison = comparison_of(plan, what.document)
+    comparison = plan.latest(ComputationKind.CROSS_DC, what.document)
     rows = [] if comparison is None else (comparison.answer or {}).get("rows", [])
     return {
         "plan": plan,

@@ -9,19 +9,15 @@ from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
-from webapp.accounts.models import Team
-from webapp.common.archived import Archivable, ArchivableQuerySet
+from webapp.accounts.models import ArchivableQuerySet, Team
+from webapp.common.archived import Archivable
 from webapp.common.asked_once import asked_once
 from webapp.common.described import Described
 from webapp.common.search import Words
-from webapp.computations.models import Computation
+from webapp.computations.models import Computation, ComputationKind
 
 
 class PlanQuerySet(ArchivableQuerySet):
-    def visible_to(self, user: Any) -> PlanQuerySet:
-        """Plans of the teams that `user` reads."""
-        return self.filter(team__in=Team.objects.visible_to(user))
-
     def for_lists(self) -> PlanQuerySet:
         """With `shown`, the best option without the orders of its schedule; the whole answer stays behind."""
         option = "(%(expressions)s->'options'->(%(expressions)s->>'best')::int) - 'schedule'"
@@ -66,6 +62,11 @@ class Plan(Archivable, Described):
         """The option that the planner prefers, if any is feasible."""
         index = self.result.get("best")
         return None if index is None else self.result["options"][index]
+
+    def latest(self, kind: ComputationKind, document: dict[str, Any]) -> Computation | None:
+        """What was last asked for of a document: the plan's own, or a what-if's; one that was stopped too."""
+        of_plan = Computation.objects.of(kind).filter(of_plan__plan=self)
+        return of_plan.filter(request__document=document).first()
 
     def free_name(self) -> str:
         """Its name with the lowest number from 2 that the team has not given yet: "east v2"."""

@@ -7,10 +7,8 @@ from engine.inputs import parse
 from engine.plan.answer import plan
 from engine.plan.request import PlanRequest
 from engine.plan.search.refine import Refined, refine
-from webapp.computations.models import Computation, ComputationKind
 from webapp.computations.wires import Wires
 from webapp.planning import services
-from webapp.planning.models import Plan
 
 # Of one shape, of at most six: others wait for the same worker.
 SHAPE_S = 20.0
@@ -46,9 +44,3 @@ def refine_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any
 def wants_refining(result: dict[str, Any]) -> bool:
     """Whether an answer has options that `auto` has not looked at yet."""
     return any(option.get("refining") for option in result["options"])
-
-
-def refinement_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
-    """The latest refinement of `document`, one that somebody stopped too."""
-    refinements = Computation.objects.of(ComputationKind.REFINE).filter(of_plan__plan=plan)
-    return refinements.filter(request__document=document).first()

@@ -13,13 +13,13 @@ from engine.plan.what_if import lost, no_option
 from engine.schedule.contention import schedule_name
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
-from webapp.computations.models import Computation, ComputationState
+from webapp.computations.models import Computation, ComputationKind, ComputationState
 from webapp.planning.cross_dc import cross_dc_context
 from webapp.planning.model_fields import figures_for
 from webapp.planning.models import Plan
 from webapp.planning.one_click import compared, one_clicks
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
-from webapp.planning.refinement import refinement_of, wants_refining
+from webapp.planning.refinement import wants_refining
 from webapp.planning.stage_bars import MOST_BARS, stage_bars, stage_time_bars
 from webapp.planning.what_if import WhatIf, answer_at_once, differences, sliders, what_if_of
 from webapp.planning.work import what_if_at_once
@@ -43,7 +43,7 @@ UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "exclud
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:
     """The context of planning/plan_answer.html: the plan as the address asks for it."""
     what = what_if_of(plan, query)
-    refinement = refinement_of(plan, what.document)
+    refinement = plan.latest(ComputationKind.REFINE, what.document)
     result, took_ms = _result(what, refinement)
     operates = may(user, plan.team)
     dcs = [dc["name"] for dc in what.document["datacenters"]]
@@ -141,13 +141,13 @@ def _best(result: dict[str, Any], name: str) -> Any:
 def result_of(plan: Plan, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(document, answer) of a plan as the address asks for it."""
     what = what_if_of(plan, query)
-    return what.document, _result(what, refinement_of(plan, what.document))[0]
+    return what.document, _result(what, plan.latest(ComputationKind.REFINE, what.document))[0]
 
 
 def refining_context(what: WhatIf, user: Any) -> dict[str, Any]:
     """The context of planning/plan_refining.html alone."""
     plan = what.plan
-    refinement = refinement_of(plan, what.document)
+    refinement = plan.latest(ComputationKind.REFINE, what.document)
     result, _ = _result(what, refinement)
     operates = may(user, plan.team)
     return {

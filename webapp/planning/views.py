@@ -32,7 +32,7 @@ from webapp.computations.models import OPEN, Computation, ComputationKind, Compu
 from webapp.computations.pages import stop
 from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
-from webapp.planning.cross_dc import comparison_of, cross_dc_context
+from webapp.planning.cross_dc import cross_dc_context
 from webapp.planning.forms import PlanForm, everywhere
 from webapp.planning.missing import missing, to_join
 from webapp.planning.model_fields import ModelFields, figures_for, memory_for
@@ -45,7 +45,6 @@ from webapp.planning.plan_tables import (
     plan_file,
     side_by_side,
 )
-from webapp.planning.refinement import refinement_of
 from webapp.planning.room import room_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.services.work import wants_second_look
@@ -165,7 +164,7 @@ def _make(
         computation = services.ask_for_plan(request.user, **asked_for)
         return redirect("planning:plan-computing", pk=computation.pk)
     plan = services.create_plan(request.user, **asked_for, budget_s=WHAT_IF_S)
-    if wants_second_look(plan.result) and refinement_of(plan, plan.request) is None:
+    if wants_second_look(plan.result) and plan.latest(ComputationKind.REFINE, plan.request) is None:
         services.ask_to_refine(request.user, plan, plan.request)
     return redirect("planning:plan-detail", pk=plan.pk)
 
@@ -263,13 +262,13 @@ def _what_if(request: HttpRequest, pk: int) -> WhatIf:
 class Background:
     """What the search worker computes of a plan, or of a what-if of it; each page says how far that is.
 
-    latest : (plan, document) → the computation that was asked for last.
+    kind : of the computation.
     ask : (actor, plan, document) asks for one.
     again : states after which another may be asked for.
     answer : how far it is.
     """
 
-    latest: Callable[[Plan, dict[str, Any]], Computation | None]
+    kind: ComputationKind
     ask: Callable[[Any, Plan, dict[str, Any]], Computation]
     again: tuple[ComputationState, ...]
     answer: Callable[[HttpRequest, WhatIf], HttpResponse]
@@ -281,7 +280,7 @@ class Background:
         """Have it computed, where it is not yet."""
         what = _what_if(request, pk)
         require(request.user, what.plan.team)
-        computation = self.latest(what.plan, what.document)
+        computation = what.plan.latest(self.kind, what.document)
         if computation is None or computation.state in self.again:
             self.ask(request.user, what.plan, what.document)
         return self.answer(request, what)
@@ -290,7 +289,7 @@ class Background:
         """Stop it: what was found is kept."""
         what = _what_if(request, pk)
         require(request.user, what.plan.team)
-        computation = self.latest(what.plan, what.document)
+        computation = what.plan.latest(self.kind, what.document)
         if computation is not None:
             computations.ask_to_cancel(request.user, computation)
         return self.answer(request, what)
@@ -307,13 +306,13 @@ def _cross_dc(request: HttpRequest, what: WhatIf) -> HttpResponse:
 
 
 refinement = Background(
-    latest=refinement_of,
+    kind=ComputationKind.REFINE,
     ask=services.ask_to_refine,
     again=(ComputationState.CANCELLED,),
     answer=_refining,
 )
 comparison = Background(
-    latest=comparison_of,
+    kind=ComputationKind.CROSS_DC,
     ask=services.ask_to_compare,
     again=(ComputationState.CANCELLED, ComputationState.FAILED),
     answer=_cross_dc,
