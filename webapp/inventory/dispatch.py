@@ -8,6 +8,7 @@ import atexit
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Protocol
 
 from celery import Celery
@@ -137,10 +138,6 @@ class _Line:
             connection.release()
 
 
-_dispatcher: Dispatcher | None = None
-_making = threading.Lock()
-
-
 class Send(Protocol):
     """As `send_task`: what tests hand in instead of it."""
 
@@ -158,10 +155,9 @@ def send_task(node_name: str, task: str, kwargs: Mapping[str, Any]) -> str:
     return _shared().send(node_name, task, kwargs)
 
 
+@cache
 def _shared() -> Dispatcher:
-    global _dispatcher
-    with _making:
-        if _dispatcher is None:
-            _dispatcher = Dispatcher(settings.VALKEY_URL)
-            atexit.register(_dispatcher.close)
-        return _dispatcher
+    """Of this process. Two threads that begin at once may each make one; the second is kept."""
+    dispatcher = Dispatcher(settings.VALKEY_URL)
+    atexit.register(dispatcher.close)
+    return dispatcher
