@@ -16,6 +16,7 @@ from django.core.validators import MaxLengthValidator
 
 from webapp.accounts import selectors, services
 from webapp.accounts.models import OPERATORS, Role, Team, User
+from webapp.common.asked_once import key_field
 from webapp.common.editing import EditForm
 from webapp.common.formkit import PlainSelect, Sectioned
 
@@ -133,3 +134,12 @@ def team_field(form: forms.BaseForm, user: Any) -> None:
         field.widget = forms.HiddenInput()
         field.initial = only[0]
     form.fields["team"] = field
+
+
+class ForTeam(forms.Form):
+    """Base of forms for something new of a team: which one, and a key by which it is made once."""
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        team_field(self, user)
+        key_field(self)

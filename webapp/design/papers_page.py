@@ -10,10 +10,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from engine.reproduce import PAPERS, experiments
-from webapp.accounts.forms import team_field
+from webapp.accounts.forms import ForTeam
 from webapp.accounts.models import OPERATORS, Team
 from webapp.accounts.permissions import require_somewhere, visible_or_404
-from webapp.common.asked_once import fresh_key, key_field
+from webapp.common.asked_once import fresh_key
 from webapp.common.figures import download
 from webapp.computations import services
 from webapp.computations.models import Computation, ComputationKind
@@ -21,16 +21,11 @@ from webapp.computations.pages import stop
 from webapp.design import papers as selectors
 
 
-class RunForm(forms.Form):
+class RunForm(ForTeam):
     """`what`: a paper or an experiment; empty: all. `names` holds the experiments once it is valid."""
 
     what = forms.CharField(required=False, max_length=40, widget=forms.HiddenInput)
     names: list[str]
-
-    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        team_field(self, user)
-        key_field(self)
 
     def clean_what(self) -> str:
         what = str(self.cleaned_data["what"])

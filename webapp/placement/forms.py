@@ -11,8 +11,7 @@ from engine.model.hugging_face import read_config
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import MOST_BATCH, PlacementRequest, traffic_of
-from webapp.accounts.forms import team_field
-from webapp.common.asked_once import key_field
+from webapp.accounts.forms import ForTeam
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
 from webapp.common.uploads import given_document
@@ -48,7 +47,7 @@ MODELS = [name for name in PRESETS if name not in PER_STAGE]
 NOT_KEPT = ("team", "file", "config_file", "datacenters", "idempotency_key")
 
 
-class PlacementForm(Sectioned, ModelFields):
+class PlacementForm(Sectioned, ModelFields, ForTeam):
     """`question` holds what the computation reads once the form is valid (see `document_of`)."""
 
     name = forms.CharField(max_length=80)
@@ -144,9 +143,7 @@ class PlacementForm(Sectioned, ModelFields):
     ]
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        team_field(self, user)
-        key_field(self)
+        super().__init__(*args, user=user, **kwargs)
         self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
         values = {name: self[name].value() for name in ("plan", "option")}
         self.placed = placed_plan({"asked": values}, Plan.objects.visible_to(user).select_related("team"))

@@ -11,8 +11,7 @@ from engine.inputs import parse
 from engine.job.model_document import TrainModel
 from engine.plan.request import DEFAULT_MFU, PlanRequest
 from engine.schedule.scenario import POLICIES
-from webapp.accounts.forms import team_field
-from webapp.common.asked_once import key_field
+from webapp.accounts.forms import ForTeam
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
@@ -57,7 +56,7 @@ def everywhere(user: Any) -> dict[str, Any]:
     return {"datacenters": [pk for pk, _ in rows]} if alike else {}
 
 
-class PlanForm(Sectioned, ModelFields, DataFields):
+class PlanForm(Sectioned, ModelFields, DataFields, ForTeam):
     """What to plan, and what a launch of an option trains: the planned model itself, or a small stand-in.
 
     at_once : of a valid form, whether the answer is there before anybody has to wait.
@@ -276,9 +275,7 @@ class PlanForm(Sectioned, ModelFields, DataFields):
     FOLDED: ClassVar = dict.fromkeys(("Layout", "Search", "Times and memory", "Training"), "Advanced")
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        team_field(self, user)
-        key_field(self)
+        super().__init__(*args, user=user, **kwargs)
         self.user = user
         layout = ("partitions", "tp", "cp", "ep", "model_micro_batch", "microbatches")
         self.preview_on(**dict.fromkeys((*layout, "datacenters", "device"), "change"))

@@ -12,8 +12,7 @@ from engine.schedule.contention import RULES, contention_name
 from engine.schedule.registry import SEARCHING
 from engine.schedule.scenario import BEST, MOST_STAGES, POLICIES, Scenario
 from engine.simulate import SweepDocument
-from webapp.accounts.forms import team_field
-from webapp.common.asked_once import key_field
+from webapp.accounts.forms import ForTeam
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Counts, Numbers, one_or_many
@@ -40,7 +39,7 @@ SWEPT = (
 )
 
 
-class ScheduleForm(Sectioned, forms.Form):
+class ScheduleForm(Sectioned, ForTeam):
     """`scenario` and `computation` hold the engine's documents once the form is valid."""
 
     name = forms.CharField(max_length=80)
@@ -160,11 +159,6 @@ class ScheduleForm(Sectioned, forms.Form):
         ("Search and variation", "", ["time_limit_s", "jitter", "seed"]),
         ("Sweep", "Vary one parameter, with every policy chosen above", ["parameter", "values"]),
     ]
-
-    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        team_field(self, user)
-        key_field(self)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

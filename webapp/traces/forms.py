@@ -10,7 +10,7 @@ from django.core.files.uploadedfile import UploadedFile
 
 from engine.analyze.formats import EVENTS, KNOWN, LOOKED_AT, PARQUET, PROFILES, format_of
 from engine.schedule.scenario import POLICIES
-from webapp.accounts.forms import team_field
+from webapp.accounts.forms import ForTeam
 from webapp.common.asked_once import key_field
 from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
@@ -81,7 +81,7 @@ def _format(file: UploadedFile) -> str:
     return format_name
 
 
-class TraceForm(Sectioned, forms.Form):
+class TraceForm(Sectioned, ForTeam):
     """One trace of a team."""
 
     name = forms.CharField(
@@ -94,11 +94,6 @@ class TraceForm(Sectioned, forms.Form):
     )
 
     layout = [("Trace", "", ["team", "name", "trace"])]
-
-    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        team_field(self, user)
-        key_field(self)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -11,8 +11,7 @@ from engine.inputs import parse, whole
 from engine.prefill.profiles import shipped
 from engine.prefill.request import ReplayRequest
 from engine.prefill.trace import SHIPPED, require_trace
-from webapp.accounts.forms import team_field
-from webapp.common.asked_once import key_field
+from webapp.accounts.forms import ForTeam
 from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
 from webapp.common.number_lists import Numbers
@@ -52,7 +51,7 @@ def _profile_choices() -> list[tuple[str, str]]:
     return [*choices, (OWN, "a, b and c, entered below")]
 
 
-class ReplayForm(Sectioned, forms.Form):
+class ReplayForm(Sectioned, ForTeam):
     """`document` holds the engine's document, without trace, load and order, once the form is valid."""
 
     name = forms.CharField(max_length=80, initial="Replay")
@@ -144,9 +143,7 @@ class ReplayForm(Sectioned, forms.Form):
     ]
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        team_field(self, user)
-        key_field(self)
+        super().__init__(*args, user=user, **kwargs)
         self.user = user
         self.document: dict[str, Any] = {}
         for name, choices in (("trace", trace_choices(user)), ("bubbles", bubble_choices(user))):
