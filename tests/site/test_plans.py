@@ -28,7 +28,7 @@ from webapp.computations.wires import Wires
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.services import launch_plan
-from webapp.planning import compose, refinement, services
+from webapp.planning import compose, services, work
 from webapp.planning import work as plan_work
 from webapp.planning.models import Plan
 from webapp.planning.what_if import changed, differences, sliders, what_if_of
@@ -203,7 +203,7 @@ def test_a_what_if_is_compared_with_the_plan_at_the_same_effort(world: World, op
 def test_auto_refines_a_plan_and_what_if_apart(
     world: World, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refinement, "SHAPE_S", 0.2)
+    monkeypatch.setattr(work, "SHAPE_S", 0.2)
     plan = made(world)
     before = plan.best
     assert before is not None

@@ -114,7 +114,7 @@ def test_a_refinement_gives_way_to_what_somebody_waits_for(
     refinement.refresh_from_db()
     assert (refinement.state, refinement.answer) == (ComputationState.QUEUED, None)
     work_at(waiting.pk)
-    monkeypatch.setattr("webapp.planning.refinement.SHAPE_S", 0.1)
+    monkeypatch.setattr("webapp.planning.work.SHAPE_S", 0.1)
     work_at(refinement.pk)
     refinement.refresh_from_db()
     assert refinement.state == ComputationState.DONE

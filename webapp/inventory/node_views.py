@@ -1,4 +1,4 @@
-"""Pages of nodes: their life from the command to copy until they are drained and revoked."""
+"""Pages of nodes, from the command with which a machine joins until they are drained and revoked."""
 
 from typing import Any
 
@@ -15,20 +15,21 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from engine.documents import read_document
 from engine.errors import InputError
-from webapp.accounts.permissions import require, visible_or_404
+from webapp.accounts.permissions import require, require_somewhere, visible_or_404
 from webapp.common import broker
 from webapp.common.additions import extended
+from webapp.common.lists import list_page
 from webapp.common.queries import whole
 from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
 from webapp.common.throttle import of_address
 from webapp.common.work import work
 from webapp.inventory import services
-from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
+from webapp.inventory.models import DataCenter, JoinToken, Node, NodeState, WanLink
 from webapp.inventory.node_forms import DrainForm, NodeForm
-from webapp.inventory.node_tables import NodeFilterSet, NodeTable
+from webapp.inventory.node_tables import JoinTokenFilterSet, JoinTokenTable, NodeFilterSet, NodeTable
 from webapp.inventory.pages import BROKER_AWAY, Pages
 from webapp.inventory.selectors.details import last_trial
-from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix
+from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, open_tokens, reach_matrix
 
 JOINS_PER_MINUTE = 20  # of one address
 BROKER_SILENT = ("broker", "does not answer, so no machine can join now", "try again soon")
@@ -295,3 +296,43 @@ def _probe(request: HttpRequest, thing: Any, pairs: list[tuple[Node, Node]], bac
     except InputError as error:
         messages.error(request, f"No test was started: {error.allowed}.")
     return redirect(back)
+
+
+def join_list(request: HttpRequest) -> HttpResponse:
+    """The join commands with which a machine can still become a node."""
+    require_somewhere(request.user)
+    return list_page(
+        request,
+        title="Join commands",
+        note="that work now, each once; used and expired ones are in the audit",
+        rows=open_tokens(request.user),
+        filter_class=JoinTokenFilterSet,
+        table_class=JoinTokenTable,
+        empty="No join command is open. Make one on the page of a node.",
+        context={"crumbs": _above_joins()[:1]},
+    )
+
+
+def join_revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    """Ask, then make the command worthless."""
+    tokens = JoinToken.objects.unused().select_related("node__dc__team", "created_by")
+    token = visible_or_404(tokens, request.user, pk=pk)
+    page = reverse("inventory:node-detail", args=[token.node_id])
+    if request.method == "POST":
+        if services.revoke_join(request.user, token):
+            messages.success(request, f"The join command for {token.node} no longer works.")
+        else:
+            messages.error(request, f"Nothing was revoked: a machine joined as {token.node} meanwhile.")
+        return redirect(page)
+    context = {
+        "title": f"Revoke the join command for {token.node}?",
+        "text": f"{token.created_by or 'Meridian'} made it. No machine can join with it any more.",
+        "submit_label": "Revoke the join command",
+        "cancel_url": page,
+        "crumbs": _above_joins(),
+    }
+    return render(request, "components/confirm.html", context)
+
+
+def _above_joins() -> list[tuple[str, str]]:
+    return [("Nodes", reverse("inventory:node-list")), ("Join commands", reverse("inventory:join-list"))]

@@ -1,6 +1,7 @@
 from django.urls import path
 
-from webapp.inventory import catalogue_views, map_views, node_urls, views
+from webapp.inventory import catalogue_views, map_views, node_views, views
+from webapp.inventory.models import DataCenter, Node
 
 app_name = "inventory"
 
@@ -31,6 +32,27 @@ urlpatterns = [
         map_views.measurement_use,
         name="measurement-use",
     ),
-    *node_urls.urlpatterns,
+    path("nodes/", node_views.nodes.list, name="node-list"),
+    path("nodes/new/", node_views.nodes.create, name="node-create"),
+    path("nodes/reach/", node_views.node_reach, name="node-reach"),
+    path("nodes/join-commands/", node_views.join_list, name="join-list"),
+    path("nodes/join-commands/<int:pk>/revoke/", node_views.join_revoke, name="join-revoke"),
+    path("nodes/<int:pk>/", node_views.node_detail, name="node-detail"),
+    path("nodes/<int:pk>/edit/", node_views.nodes.edit, name="node-edit"),
+    path("nodes/<int:pk>/delete/", node_views.nodes.delete, name="node-delete"),
+    path("nodes/<int:pk>/join-command/", node_views.node_join_command, name="node-join-command"),
+    path("nodes/<int:pk>/waiting/", node_views.node_waiting, name="node-waiting"),
+    path("nodes/<int:pk>/enrol/", node_views.node_enrol, name="node-enrol"),
+    path("nodes/<int:pk>/revoke/", node_views.node_revoke, name="node-revoke"),
+    path("nodes/<int:pk>/drain/", node_views.drain, {"of": Node}, name="node-drain"),
+    path("nodes/<int:pk>/resume/", node_views.resume, {"of": Node}, name="node-resume"),
+    path("nodes/<int:pk>/probe/", node_views.node_probe, name="node-probe"),
+    path("datacenters/<int:pk>/drain/", node_views.drain, {"of": DataCenter}, name="datacenter-drain"),
+    path("datacenters/<int:pk>/resume/", node_views.resume, {"of": DataCenter}, name="datacenter-resume"),
+    path("datacenters/<int:pk>/probe/", node_views.node_probe_all, name="datacenter-probe"),
+    path("links/<int:pk>/probe/", node_views.link_probe, name="link-probe"),
+    path("links/<int:pk>/measure/", node_views.link_measure, name="link-measure"),
+    path("links/<int:pk>/trial/", node_views.link_trial, name="link-trial"),
+    path("api/v1/nodes/join/", node_views.node_join, name="node-join"),
     *_pages("link", "links", views.links),
 ]

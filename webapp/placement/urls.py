@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from webapp.placement import placing_views, views
+from webapp.placement import views
 from webapp.placement.pages import pages
 
 urlpatterns = [
@@ -15,6 +15,6 @@ urlpatterns = [
 ]
 
 plan_urlpatterns = [
-    path("<int:pk>/place/", placing_views.plan_place, name="plan-place"),
-    path("<int:pk>/placing/", placing_views.plan_placing, name="plan-placing"),
+    path("<int:pk>/place/", views.plan_place, name="plan-place"),
+    path("<int:pk>/placing/", views.plan_placing, name="plan-placing"),
 ]

@@ -12,11 +12,9 @@ class PlanningConfig(AppConfig):
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
         from webapp.planning.archive import PARTS
-        from webapp.planning.cross_dc import compare_with_data
         from webapp.planning.models import Plan
-        from webapp.planning.refinement import refine_plan
         from webapp.planning.search import KINDS
-        from webapp.planning.work import compute_plan
+        from webapp.planning.work import compare_with_data, compute_plan, refine_plan
 
         kinds.register(
             kinds.Kind(name=ComputationKind.PLAN, work=compute_plan),

@@ -7,29 +7,14 @@ from typing import Any
 from django.utils.http import urlencode
 
 from engine.errors import InputError
-from engine.inputs import parse
-from engine.plan.cross_dc_plan import compare_plan, default_variants
-from engine.plan.request import PlanRequest
 from engine.schedule.contention import schedule_name
 from webapp.accounts.permissions import may
 from webapp.computations.models import ComputationKind, ComputationState
-from webapp.computations.wires import Wires
 from webapp.planning.models import Plan
 from webapp.planning.what_if import WhatIf
 
 MODES = {None: "as planned", "none": "none", "selective": "attention\u2019s core", "full": "whole stages"}
 KINDS = {"pipeline": "Pipeline", "data": "Data"}
-
-
-def compare_with_data(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
-    """{"rows": as `meridian plan --cross-dc` prints them}, one more each time."""
-    plan_request = parse(PlanRequest, request["document"])
-    variants = default_variants(plan_request)
-    wires.of = len(variants)
-    rows: list[dict[str, Any]] = []
-    for one in compare_plan(plan_request, variants, cancelled=wires.cancelled):
-        rows.append(one.as_dict())
-        yield {"rows": rows}
 
 
 def own_comparison(plan: Plan) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from webapp.planning.model_fields import figures_for
 from webapp.planning.models import Plan
 from webapp.planning.one_click import compared, one_clicks
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
-from webapp.planning.refinement import wants_refining
 from webapp.planning.stage_bars import MOST_BARS, stage_bars, stage_time_bars
 from webapp.planning.what_if import WhatIf, answer_at_once, differences, sliders, what_if_of
 from webapp.planning.work import what_if_at_once
@@ -171,11 +170,16 @@ def _refining(result: dict[str, Any], refinement: Computation | None, operates: 
         return {"state": "failed", "error": refinement.error}
     if refinement is not None and refinement.state == ComputationState.CANCELLED:
         return {"state": "stopped"}
-    if waits["waits"] or wants_refining(result):
+    if waits["waits"] or _wants_refining(result):
         return waits | {"state": "wanted" if operates else "fast"}
     if refinement is not None or any(option.get("schedule") for option in result["options"]):
         return {"state": "refined"}
     return {"state": ""}
+
+
+def _wants_refining(result: dict[str, Any]) -> bool:
+    """Whether an answer has options that `auto` has not looked at yet."""
+    return any(option.get("refining") for option in result["options"])
 
 
 def _drawn(option: dict[str, Any]) -> dict[str, Any]:

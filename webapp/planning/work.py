@@ -1,4 +1,5 @@
-"""Computing a plan: at once where that is quick for sure, else by the search worker."""
+"""The work at plans: at once where that is quick for sure, else by the search worker, which also refines
+plans and compares them."""
 
 import time
 from collections.abc import Iterator
@@ -6,10 +7,12 @@ from typing import Any
 
 from engine.inputs import parse
 from engine.plan.answer import WHAT_IF_S, plan
+from engine.plan.cross_dc_plan import compare_plan, default_variants
 from engine.plan.dc_selection import most_listed
 from engine.plan.job import cluster_of, job_of
 from engine.plan.request import KINDS, PlanRequest
 from engine.plan.search.cells import CELL_S, FAST, OP_S
+from engine.plan.search.refine import Refined, refine
 from webapp.computations.wires import Wires
 from webapp.planning import services
 
@@ -20,6 +23,8 @@ MOST_WHAT_IF_SITES, MOST_WHAT_IF_S = 20, 1.0
 # Policies that take milliseconds a cell; of `auto` the search tries the fast ones.
 QUICK = ("auto", "gpipe", *FAST)
 SLOWER = 30  # what others may take, of that; `optimal` takes as long as it is given
+# Of one shape, of at most six: others wait for the same worker.
+SHAPE_S = 20.0
 
 
 def answers_at_once(request: PlanRequest) -> bool:
@@ -70,3 +75,41 @@ def compute_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, An
     plan_row = services.keep_plan(wires.computation, result.as_dict(), took_ms)
     if plan_row is not None:
         yield {"plan": plan_row.pk}
+
+
+def refine_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
+    """{"result": as `meridian plan` prints it}; the plan keeps it where its own document was refined."""
+    plan_request = parse(PlanRequest, request["document"])
+    wires.of = 1
+
+    def report(refined: Refined) -> None:
+        best = refined.result.best
+        progress: dict[str, Any] = {"shapes": refined.of, "shapes_done": refined.done}
+        if best is not None:
+            progress["iteration_ms"] = refined.result.options[best].iteration_ms
+        wires.publish(progress)
+
+    first = plan(
+        plan_request,
+        cancelled=wires.cancelled,
+        report=lambda cells, of: wires.publish({"cells": cells, "cells_of": of}),
+    )
+    if wires.cancelled():
+        return  # what is there has had more time
+    refined_plan = refine(plan_request, first, report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
+    if wires.ending():
+        return
+    result = refined_plan.as_dict()
+    services.keep_refined(wires.computation, result)
+    yield {"result": result}
+
+
+def compare_with_data(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
+    """{"rows": as `meridian plan --cross-dc` prints them}, one more each time."""
+    plan_request = parse(PlanRequest, request["document"])
+    variants = default_variants(plan_request)
+    wires.of = len(variants)
+    rows: list[dict[str, Any]] = []
+    for one in compare_plan(plan_request, variants, cancelled=wires.cancelled):
+        rows.append(one.as_dict())
+        yield {"rows": rows}
