@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import redis
-from playwright.sync_api import Page
 
 from scripts.screens.camera import Shot, asked
 from scripts.screens.sites import rows
@@ -313,16 +312,9 @@ def of_demo() -> list[Shot]:
     ]
 
 
-def _newest_run(visitor: Visitor) -> None:
-    open_newest(visitor.page)
-    visitor.page.wait_for_timeout(4000)
-
-
 def _newest_run_and_op(visitor: Visitor) -> None:
-    _newest_run(visitor)
-    _point_at_an_op(visitor)
-
-
-def open_newest(page: Page) -> None:
+    page = visitor.page
     page.locator("#list tbody a[href^='/runs/']").first.click()
     page.wait_for_load_state()
+    page.wait_for_timeout(4000)
+    _point_at_an_op(visitor)
