@@ -36,9 +36,10 @@ from webapp.jobs.services import (
 )
 from webapp.jobs.swap_document import values_of_plan
 from webapp.jobs.swap_form import SwapCloneForm, SwapForm
+from webapp.placement.pages import pages
 from webapp.placement.placed import PlacedJob, option_on_placement
 from webapp.placement.placing import placement_to_launch
-from webapp.placement.selectors import launch_values, placements
+from webapp.placement.selectors import launch_values
 from webapp.planning.cross_dc import own_comparison
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
@@ -260,7 +261,7 @@ def _note(option: dict[str, Any], reserved: dict[str, Any], placement: Computati
 
 def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The launch form of a placement: its groups and pipelines become the devices of a run."""
-    placement = visible_or_404(placements().select_related("team"), request.user, pk=pk)
+    placement = pages.visible(request, pk)
     require(request.user, placement.team)
     initial = {**launch_values(placement, request.user), "idempotency_key": fresh_key()}
     try:

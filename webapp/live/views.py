@@ -31,7 +31,7 @@ from webapp.live.shape import all_reduce_words
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
 from webapp.live.wan import wan_table
-from webapp.placement.selectors import placements
+from webapp.placement.pages import pages as placements
 from webapp.planning.trained import trained_words
 
 METRICS = (
@@ -53,7 +53,7 @@ def _placement(run: Run) -> Computation | None:
     """The placement that the run was launched from, if it is still there."""
     placement = run.job.plan_copy.get("placement")
     return (
-        placements().filter(pk=placement["id"], team=run.job.team_id).only("id", "name").first()
+        placements.rows().filter(pk=placement["id"], team=run.job.team_id).only("id", "name").first()
         if placement
         else None
     )

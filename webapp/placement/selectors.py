@@ -15,7 +15,7 @@ from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.permissions import visible_or_404
 from webapp.common.figures import LEVELS, Column, Figures, Matrix
 from webapp.common.queries import whole
-from webapp.computations.models import Computation, ComputationKind
+from webapp.computations.models import Computation
 from webapp.inventory.models import DataCenter
 from webapp.placement.forms import SOURCE_WORDS, document_of
 from webapp.placement.map import placement_map
@@ -41,14 +41,9 @@ ENDED = {
 }
 
 
-def placements() -> Any:
-    """Computations that place devices."""
-    return Computation.objects.of(ComputationKind.PLACEMENT)
-
-
 def listed() -> Any:
-    """The same as lists show them: `grid` [P, D] and `cost_s`, without the documents themselves."""
-    figures = placements().annotate(
+    """Placements as lists show them: `grid` [P, D] and `cost_s`, without the documents themselves."""
+    figures = pages.rows().annotate(
         grid=F("request__grid"), cost_s=F("answer__placement__cost_s"), source=F("request__source")
     )
     return figures.select_related("created_by").defer("request", "answer")

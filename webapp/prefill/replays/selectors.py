@@ -10,7 +10,7 @@ from webapp.common.figures import Column, Fact, Figures
 from webapp.computations.models import Computation
 from webapp.prefill.reasons import WHY
 from webapp.prefill.replays.pages import pages
-from webapp.prefill.replays.sources import UPLOAD, replays
+from webapp.prefill.replays.sources import UPLOAD
 
 ORDER = {"fifo": "First come", "longest_fit": "Longest fit"}
 REFUSED = {
@@ -24,7 +24,7 @@ REFUSED = {
 
 def listed(user: Any) -> Any:
     """The replays that `user` may see, as lists show them."""
-    rows = replays().visible_to(user).select_related("created_by").defer("request", "answer")
+    rows = pages.rows().visible_to(user).select_related("created_by").defer("request", "answer")
     return rows.annotate(trace_named=KT("request__trace_name"), bubbles_named=KT("request__bubbles"))
 
 

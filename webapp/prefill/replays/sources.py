@@ -16,6 +16,7 @@ from webapp.jobs.models import Run
 from webapp.planning.models import Plan
 from webapp.planning.plan_cell import cell_of
 from webapp.prefill.cells import pattern_of
+from webapp.prefill.replays.pages import pages
 from webapp.schedules.selectors import timed
 
 MOST_CHOICES = 50  # of each kind, the newest
@@ -36,11 +37,6 @@ CELL_BUBBLES = {
 }
 UPLOAD = "upload"
 Choices = list[tuple[str, Any]]
-
-
-def replays() -> Any:
-    """Computations that replay a trace of requests."""
-    return Computation.objects.of(ComputationKind.REPLAY)
 
 
 def bubble_choices(user: Any) -> Choices:
@@ -69,7 +65,7 @@ def _labelled(kind: str, rows: Any) -> list[tuple[str, str]]:
 
 def trace_choices(user: Any) -> Choices:
     """The traces of requests that `user` may choose: shipped, a new upload, uploaded with earlier replays."""
-    rows = replays().visible_to(user).filter(trace__isnull=False).order_by("-created_at", "-pk")
+    rows = pages.rows().visible_to(user).filter(trace__isnull=False).order_by("-created_at", "-pk")
     earlier = rows.values_list("pk", "name", "trace__files__name")[:MOST_CHOICES]
     choices: Choices = [*((name, name) for name in SHIPPED), (UPLOAD, "a file to upload")]
     if uploaded := [(f"of:{pk}", f"{file} ({name})") for pk, name, file in earlier]:
