@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 
@@ -78,6 +78,8 @@ class PlacedForm(JobForm):
         *JobForm.layout[2:],
     ]
 
+    FIELD_OF: ClassVar = {**JobForm.FIELD_OF, **{name.removesuffix("_ms"): name for name in TIMES}}
+
     def __init__(
         self, data: Any = None, *, placement: Computation, initial: dict[str, Any] | None = None
     ) -> None:
@@ -103,12 +105,6 @@ class PlacedForm(JobForm):
     def absent(self, model: TrainModel | ConfigModel) -> tuple[str, ...]:
         """None: the form decides which kind of model it is."""
         return ()
-
-    def take_input_error(self, error: InputError) -> None:
-        """Each kind of time of the document is a field here."""
-        section, _, kind = error.field.partition("times_ms.")
-        field = f"{kind.partition('[')[0]}_ms" if section == "device." else error.field
-        super().take_input_error(InputError(field, error.value, error.allowed))
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         training = _training(cleaned)

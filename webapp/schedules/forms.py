@@ -2,7 +2,7 @@
 
 import itertools
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 
@@ -160,6 +160,13 @@ class ScheduleForm(Sectioned, ForTeam):
         ("Sweep", "Vary one parameter, with every policy chosen above", ["parameter", "values"]),
     ]
 
+    FIELD_OF: ClassVar = {
+        "dc_of_stage": "stages_per_dc",
+        "stages": "stages_per_dc",
+        "wan": "wan_transfer",
+        "lan": "lan_transfer",
+    }
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         if cleaned.get("parameter") and not cleaned.get("values") and "values" not in self.errors:
@@ -207,17 +214,6 @@ class ScheduleForm(Sectioned, ForTeam):
         }
         parse(SweepDocument, document)
         return ComputationKind.SWEEP, document
-
-    def take_input_error(self, error: InputError) -> None:
-        """Show the engine's refusal at the field of the form that holds the value."""
-        at = {
-            "dc_of_stage": "stages_per_dc",
-            "stages": "stages_per_dc",
-            "wan": "wan_transfer",
-            "lan": "lan_transfer",
-        }
-        path = error.field.replace("wan.", "wan_").replace("lan.", "lan_")
-        super().take_input_error(InputError(at.get(path, path), error.value, error.allowed))
 
 
 def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
