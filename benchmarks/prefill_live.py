@@ -74,9 +74,9 @@ class Asker:
     """Keeps `many` requests under way at one coordinator while it is told to."""
 
     def __init__(
-        self, line: AsyncChannel[Answer], told: Told, options: argparse.Namespace, seed: int
+        self, line: AsyncChannel[Answer], recorder: Told, options: argparse.Namespace, seed: int
     ) -> None:
-        self._line, self._told, self._options = line, told, options
+        self._line, self._told, self._options = line, recorder, options
         self._draws = np.random.default_rng(seed)
         self._number = self.under_way = 0
         self.asking = False
@@ -104,16 +104,16 @@ class Asker:
         )
 
     async def _read(self) -> None:
-        told = self._told
+        recorder = self._told
         async for answer in self._line.messages():
             if not isinstance(answer, Done | Refused | Failed):
-                told.ended["accepted"] = told.ended.get("accepted", 0) + isinstance(answer, Accepted)
+                recorder.ended["accepted"] = recorder.ended.get("accepted", 0) + isinstance(answer, Accepted)
                 continue
             kind = "done" if isinstance(answer, Done) else f"{answer.kind}: {answer.reason}"
-            told.ended[kind] = told.ended.get(kind, 0) + 1
+            recorder.ended[kind] = recorder.ended.get(kind, 0) + 1
             if isinstance(answer, Done):
-                told.ttft_ms.append(answer.ttft_ms)
-                told.missed += answer.ttft_ms > self._options.objective
+                recorder.ttft_ms.append(answer.ttft_ms)
+                recorder.missed += answer.ttft_ms > self._options.objective
             self.under_way -= 1
             if isinstance(answer, Refused):
                 await asyncio.sleep(0.1)
@@ -121,34 +121,43 @@ class Asker:
                 await self._ask()
 
 
-async def measure(group: RankGroup, told: Told, options: argparse.Namespace, secret: str) -> dict[str, Any]:
+async def measure(
+    group: RankGroup, arguments: Told, options: argparse.Namespace, secret: str
+) -> dict[str, Any]:
     """Run the blocks, and say what came out."""
-    while len(told.coordinators) < options.coordinators:
+    while len(arguments.coordinators) < options.coordinators:
         assert group.running(), "the run ended before its coordinators were there"
         await asyncio.sleep(0.1)
     me = Identity(rank=GATEWAY_RANK, run="bench", generation=1, secret=secret.encode())
-    lines = [await call(d.host, d.port, me, d.rank, FROM_COORDINATOR) for d in told.coordinators.values()]
-    askers = [Asker(line, told, options, seed) for seed, line in enumerate(lines)]
-    await iterations(told, 2)
+    lines = [
+        await call(d.host, d.port, me, d.rank, FROM_COORDINATOR) for d in arguments.coordinators.values()
+    ]
+    askers = [Asker(line, arguments, options, seed) for seed, line in enumerate(lines)]
+    await iterations(arguments, 2)
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}
     psutil.cpu_percent()
-    began, prefill_before, waited_before, filled = time.monotonic(), told.prefill_ms, told.waited_ms, 0
-    used = {on: dict.fromkeys(cpu_seconds(group, told), 0.0) for on in (True, False)}
+    began, prefill_before, waited_before, filled = (
+        time.monotonic(),
+        arguments.prefill_ms,
+        arguments.waited_ms,
+        0,
+    )
+    used = {on: dict.fromkeys(cpu_seconds(group, arguments), 0.0) for on in (True, False)}
     for block in range(2 * options.blocks):
-        on, at = (block % 2 == 0) != (block // 2 % 2 == 1), len(told.begins)
+        on, at = (block % 2 == 0) != (block // 2 % 2 == 1), len(arguments.begins)
         for asker in askers if on else ():
             await asker.begin()
-        await iterations(told, 2)
-        first, before_block = len(told.begins) - 1, cpu_seconds(group, told)
-        await iterations(told, options.iterations)
-        for kind, seconds in cpu_seconds(group, told).items():
+        await iterations(arguments, 2)
+        first, before_block = len(arguments.begins) - 1, cpu_seconds(group, arguments)
+        await iterations(arguments, options.iterations)
+        for kind, seconds in cpu_seconds(group, arguments).items():
             used[on][kind] += seconds - before_block[kind]
-        blocks[on].append(np.diff(told.begins[first : first + options.iterations + 1]).tolist())
+        blocks[on].append(np.diff(arguments.begins[first : first + options.iterations + 1]).tolist())
         for asker in askers:
             asker.asking = False
         while any(asker.under_way for asker in askers):
             await asyncio.sleep(0.02)
-        filled += on * (len(told.begins) - at)
+        filled += on * (len(arguments.begins) - at)
     counted = options.blocks * options.iterations
     more = {
         "cpu_percent": psutil.cpu_percent(),
@@ -157,34 +166,36 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
             for name, on in (("with", True), ("without", False))
         },
         "seconds": time.monotonic() - began,
-        "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3,
-        "guard_ms": told.guard_ms,
+        "prefill_gpu_s": (arguments.prefill_ms - prefill_before) / 1e3,
+        "guard_ms": arguments.guard_ms,
         # Of iterations with prefill; by more no iteration can be slower for the placing.
-        "ops_waited_ms_per_iteration": (told.waited_ms - waited_before) / max(1, filled),
+        "ops_waited_ms_per_iteration": (arguments.waited_ms - waited_before) / max(1, filled),
     }
-    return result(blocks, told, more)
+    return result(blocks, arguments, more)
 
 
-def cpu_seconds(group: RankGroup, told: Told) -> dict[str, float]:
+def cpu_seconds(group: RankGroup, recorder: Told) -> dict[str, float]:
     """CPU time so far of all ranks, of all coordinators with their decoders, and of this process."""
     assert isinstance(group._host, PipedHost)
     seconds = {"ranks": 0.0, "coordinators": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
     for process in psutil.Process(group._host.process.pid).children(recursive=True):
-        seconds["ranks" if process.pid in told.ranks else "coordinators"] += sum(process.cpu_times()[:2])
+        seconds["ranks" if process.pid in recorder.ranks else "coordinators"] += sum(process.cpu_times()[:2])
     return seconds
 
 
-async def iterations(told: Told, count: int) -> None:
+async def iterations(recorder: Told, count: int) -> None:
     """Wait until so many more have begun."""
-    until = len(told.begins) + count
-    while len(told.begins) < until:
+    until = len(recorder.begins) + count
+    while len(recorder.begins) < until:
         await asyncio.sleep(0.01)
 
 
-def result(blocks: dict[bool, list[list[float]]], told: Told, more: dict[str, Any]) -> dict[str, Any]:
+def result(blocks: dict[bool, list[list[float]]], recorder: Told, more: dict[str, Any]) -> dict[str, Any]:
     """The figures."""
-    ttft = {f"p{q}": float(np.percentile(told.ttft_ms, q)) for q in (50, 95, 99)} if told.ttft_ms else {}
-    return {**slowdown(blocks), "ended": told.ended, "missed": told.missed, "ttft_ms": ttft, **more}
+    ttft = (
+        {f"p{q}": float(np.percentile(recorder.ttft_ms, q)) for q in (50, 95, 99)} if recorder.ttft_ms else {}
+    )
+    return {**slowdown(blocks), "ended": recorder.ended, "missed": recorder.missed, "ttft_ms": ttft, **more}
 
 
 def slowdown(blocks: dict[bool, list[list[float]]]) -> dict[str, Any]:
@@ -207,13 +218,13 @@ def slowdown(blocks: dict[bool, list[list[float]]]) -> dict[str, Any]:
     }
 
 
-def say(found: dict[str, Any]) -> None:
+def say(figures: dict[str, Any]) -> None:
     """Print the figures, and whether the slow-down keeps its bar."""
-    print(json.dumps(found, indent=1))
-    quiet = found["cpu_percent"] <= CLAIM_BELOW
-    claim = "under 1 %" if found["high"] < 0.01 else "not under 1 %"
-    print(f"upper end of the slow-down's 95 % interval: {found['high']:+.2%}, {claim}", end="")
-    print("" if quiet else f"; but the CPU was {found['cpu_percent']:.0f} % busy: nothing is claimed")
+    print(json.dumps(figures, indent=1))
+    quiet = figures["cpu_percent"] <= CLAIM_BELOW
+    claim = "under 1 %" if figures["high"] < 0.01 else "not under 1 %"
+    print(f"upper end of the slow-down's 95 % interval: {figures['high']:+.2%}, {claim}", end="")
+    print("" if quiet else f"; but the CPU was {figures['cpu_percent']:.0f} % busy: nothing is claimed")
 
 
 def main() -> None:
@@ -240,14 +251,14 @@ def main() -> None:
             "pause_slowdown": 1.0,
         }
         job = parse(TrainJob, changed(document, {"optimizer.steps": 1_000_000, "prefill": prefill}))
-        told, spec = Told(), single_machine(job, run="bench", log_dir=f"{folder}/log")
-        group = RankGroup(spec, told.on_event)
+        recorder, spec = Told(), single_machine(job, run="bench", log_dir=f"{folder}/log")
+        group = RankGroup(spec, recorder.on_event)
         group.start()
         try:
-            found = asyncio.run(measure(group, told, options, spec.secret))
+            figures = asyncio.run(measure(group, recorder, options, spec.secret))
         finally:
             group.stop(1.0)
-    say(found)
+    say(figures)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Told:
 
 
 async def ask_on(
-    api: openai.AsyncOpenAI, model: str, until: float, told: Told, options: Any, lengths: Iterator[int]
+    api: openai.AsyncOpenAI, model: str, until: float, recorder: Told, options: Any, lengths: Iterator[int]
 ) -> None:
     """One request after the other, with a pause between."""
     while time.monotonic() < until:
@@ -69,11 +69,11 @@ async def ask_on(
         try:
             answer = await api.completions.create(model=model, prompt=prompt, max_tokens=1)
         except openai.APIStatusError as error:
-            told.ended[f"refused: {error.status_code} {error.code}"] += 1
+            recorder.ended[f"refused: {error.status_code} {error.code}"] += 1
         else:
-            told.ended["done"] += 1
-            told.took_ms.append((time.monotonic() - sent) * 1e3)
-            told.tokens += answer.usage.prompt_tokens if answer.usage else 0
+            recorder.ended["done"] += 1
+            recorder.took_ms.append((time.monotonic() - sent) * 1e3)
+            recorder.tokens += answer.usage.prompt_tokens if answer.usage else 0
         await asyncio.sleep(options.pause)
 
 
@@ -84,17 +84,19 @@ def ask(url: str, key: str, models: list[str], options: Any) -> tuple[list[Block
 
 async def _ask(url: str, key: str, models: list[str], options: Any) -> tuple[list[Block], Told]:
     ran: list[Block] = []
-    told = Told()
+    recorder = Told()
     lengths = itertools.cycle(read_trace("azure-code").tokens.tolist())
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=30) as api:
         for block in range(2 * options.blocks):
             on = (block % 2 == 0) != (block // 2 % 2 == 1)
             began, until = time.time(), time.monotonic() + options.seconds
             if on:
-                await asyncio.gather(*(ask_on(api, model, until, told, options, lengths) for model in models))
+                await asyncio.gather(
+                    *(ask_on(api, model, until, recorder, options, lengths) for model in models)
+                )
             await asyncio.sleep(max(0.0, until - time.monotonic()))
             ran.append((on, began, time.time()))
-    return ran, told
+    return ran, recorder
 
 
 def durations(ran: list[Block], starts: np.ndarray[Any, Any]) -> dict[bool, list[list[float]]]:
@@ -117,21 +119,21 @@ def measure(demo: Demo, options: Any) -> dict[str, Any]:
     key = (demo.var / "demo-key").read_text().strip()
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=os.setsid) as client:
         psutil.cpu_percent()
-        ran, told = client.submit(ask, demo.url, key, models, options).result()
+        ran, recorder = client.submit(ask, demo.url, key, models, options).result()
         busy = psutil.cpu_percent()
     time.sleep(5.0)  # what the site has still to take in
     starts = np.array([start for start, _ in query(demo, ITERATIONS, run)])
     ((prefill_ms, waited_ms),) = query(demo, PREFILL, run)
-    ttft = {f"p{q}": round(float(np.percentile(told.took_ms, q)), 1) for q in (50, 95, 99)}
+    ttft = {f"p{q}": round(float(np.percentile(recorder.took_ms, q)), 1) for q in (50, 95, 99)}
     return {
         **slowdown(durations(ran, starts)),
         "iterations": len(starts),
-        "ended": dict(told.ended),
-        "prompt_tokens": told.tokens,
+        "ended": dict(recorder.ended),
+        "prompt_tokens": recorder.tokens,
         "prefill_gpu_s": prefill_ms / 1e3,
         "ops_waited_s": waited_ms / 1e3,
         "answer_ms": ttft,
-        "missed": sum(ms > options.objective for ms in told.took_ms),
+        "missed": sum(ms > options.objective for ms in recorder.took_ms),
         "cpu_percent": busy,
     }
 

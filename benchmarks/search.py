@@ -126,11 +126,11 @@ def line(name: str, document: Doc, seconds: float, known: float | None) -> tuple
     return row, makespan, result.makespan, result.lower_bound
 
 
-def summary(found: list[tuple[float, float, float]]) -> str:
+def summary(rows: list[tuple[float, float, float]]) -> str:
     """Of best policy, auto and bound: how often auto is better where the policy leaves a gap above 5 %."""
-    open_gaps = [(policy, auto) for policy, auto, bound in found if policy > 1.05 * bound]
+    open_gaps = [(policy, auto) for policy, auto, bound in rows if policy > 1.05 * bound]
     better = sum(auto < policy * (1 - 1e-9) for policy, auto in open_gaps)
-    worse = sum(auto > policy * (1 + 1e-9) for policy, auto, _ in found)
+    worse = sum(auto > policy * (1 + 1e-9) for policy, auto, _ in rows)
     return f"gap of the best policy above 5 %: {len(open_gaps)}, auto better: {better}; auto worse: {worse}"
 
 

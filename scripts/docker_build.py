@@ -105,12 +105,12 @@ class Builder:
         target = str(Path(image.folder) / target)
         owner = image.room.numbers_of(one.flags["chown"]) if "chown" in one.flags else None
         for source in sources:
-            found = (
+            files = (
                 self.image(one.flags["from"]).room.inside(source)
                 if "from" in one.flags
                 else context_files(ROOT, source, self._place)
             )
-            image.room.copy_in(found, target, owner=owner, into=into)
+            image.room.copy_in(files, target, owner=owner, into=into)
 
     def _run(self, image: Image, one: Instruction, arguments: dict[str, str]) -> None:
         began = time.monotonic()

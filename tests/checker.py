@@ -211,22 +211,22 @@ def check_transfers(facts: _Facts) -> None:
     assert set(facts.crossing) <= expected, "a transfer that crosses nothing"
 
 
-def _check_crossing(facts: _Facts, v: int, span: Doc | None, made: Doc, needed: Doc) -> None:
+def _check_crossing(facts: _Facts, v: int, span: Doc | None, producer: Doc, needed: Doc) -> None:
     eps, hop = facts.tolerance, facts.hop(v)
     if hop is None:
         assert span is None, f"sent within a stage: {span}"
     if span is None:
         if hop is not None:
-            assert not facts.is_wan(hop), f"transfer missing: {made} {needed}"
-            assert facts.link(hop) == (0, 0), f"transfer missing: {made} {needed}"
-        assert needed["start"] >= made["end"] - eps, f"too early: {needed}"
+            assert not facts.is_wan(hop), f"transfer missing: {producer} {needed}"
+            assert facts.link(hop) == (0, 0), f"transfer missing: {producer} {needed}"
+        assert needed["start"] >= producer["end"] - eps, f"too early: {needed}"
         return
     assert hop is not None
     transfer, latency = facts.link(hop)
     assert span["track"] == ("wan" if facts.is_wan(hop) else "lan"), f"track: {span}"
     assert abs(span["end"] - span["start"] - transfer) <= eps, f"length: {span}"
     assert abs(span["arrives"] - span["end"] - latency) <= eps, f"latency: {span}"
-    assert span["start"] >= made["end"] - eps, f"sent before it was made: {span} {made}"
+    assert span["start"] >= producer["end"] - eps, f"sent before it was made: {span} {producer}"
     assert needed["start"] >= span["arrives"] - eps, f"too early: {needed} {span}"
 
 

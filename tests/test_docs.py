@@ -33,9 +33,9 @@ def test_a_broken_link_is_found(tmp_path: Path, text: str, fault: str) -> None:
     page.write_text("# Page\n\n[b](other.md#a-part-of-two-100)\n\n```\n[c](gone.md)\n```\n")
     assert check_docs.link_faults(tmp_path) == []
     page.write_text(page.read_text() + f"\n{text}\n")
-    (found,) = check_docs.link_faults(tmp_path)
-    assert found.startswith("docs/page.md:9: ")
-    assert fault in found
+    (message,) = check_docs.link_faults(tmp_path)
+    assert message.startswith("docs/page.md:9: ")
+    assert fault in message
 
 
 def test_a_page_outside_the_navigation_is_found(tmp_path: Path) -> None:

@@ -27,23 +27,23 @@ DRY_TAKES = 3  # times the limits, which are those of a GPU machine: a dry run m
 
 def main() -> int:
     """Read what to run, run it, and write what came of it; 1 where a part failed or missed a bar."""
-    asked = _asked()
-    if asked.wheels:
-        return _again_with(asked.wheels)
+    arguments = _asked()
+    if arguments.wheels:
+        return _again_with(arguments.wheels)
     from benchmarks.gpu.parts import PARTS
 
-    if asked.one:
-        return _one(asked)
-    names = asked.parts or list(PARTS)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    times = DRY_TAKES if asked.dry else 1
-    deadline, reports = time.monotonic() + 60 * asked.minutes * times, []
+    if arguments.one:
+        return _one(arguments)
+    names = arguments.parts or list(PARTS)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    times = DRY_TAKES if arguments.dry else 1
+    deadline, reports = time.monotonic() + 60 * arguments.minutes * times, []
     for together in _in_turns(names):
         left = deadline - time.monotonic()
         with ThreadPoolExecutor(len(together)) as pool:
             limits = [min(PARTS[name].seconds * times, left) for name in together]
-            reports += pool.map(_apart, together, limits, [asked] * len(together))
-        _write(reports, asked)
+            reports += pool.map(_apart, together, limits, [arguments] * len(together))
+        _write(reports, arguments)
     return 1 if any(r.error or any(c.ok is False for c in r.checks) for r in reports) else 0
 
 
@@ -69,38 +69,38 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "var" / "gpu", help="folder for gpu.json, gpu.md")
     parser.add_argument("--wheels", type=Path, help="folder of wheels that this machine lacks")
     parser.add_argument("--one", metavar="PART", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if not asked.wheels:
+    arguments = parser.parse_args()
+    if not arguments.wheels:
         from benchmarks.gpu.parts import PARTS
 
-        for name in asked.parts or ():
+        for name in arguments.parts or ():
             if name not in PARTS:
                 parser.error(f"--parts {name}: allowed: {', '.join(PARTS)}")
-    return asked
+    return arguments
 
 
 def _again_with(wheels: Path) -> int:
     """Install the wheels into a folder of their own and run the rest of the command with them."""
-    found = sorted(map(str, wheels.glob("*.whl")))
-    if not found:
+    files = sorted(map(str, wheels.glob("*.whl")))
+    if not files:
         print(f"--wheels {wheels}: holds no wheel", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as site:
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
-        subprocess.run([*pip, "--target", site, *found], check=True)
+        subprocess.run([*pip, "--target", site, *files], check=True)
         rest = [word for word in sys.argv[1:] if word not in ("--wheels", str(wheels))]
         paths = [site, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         return subprocess.run([sys.executable, "-m", "benchmarks.gpu", *rest], env=env, cwd=ROOT).returncode
 
 
-def _one(asked: argparse.Namespace) -> int:
+def _one(arguments: argparse.Namespace) -> int:
     """Run one part in this process and print its report as the last line."""
     from benchmarks.gpu.parts import PARTS
 
-    began, part = time.monotonic(), PARTS[asked.one]
-    lacks = "" if asked.dry else _lacks(part.gpus)
-    report = Report(part=asked.one, skipped=lacks) if lacks else part.run(dry=asked.dry)
+    began, part = time.monotonic(), PARTS[arguments.one]
+    lacks = "" if arguments.dry else _lacks(part.gpus)
+    report = Report(part=arguments.one, skipped=lacks) if lacks else part.run(dry=arguments.dry)
     report.seconds = round(time.monotonic() - began, 1)
     print(json.dumps(report.as_dict()), flush=True)
     return 0
@@ -114,12 +114,12 @@ def _lacks(gpus: int) -> str:
     return "" if count >= gpus else f"needs {gpus} GPUs; torch sees {count}"
 
 
-def _apart(name: str, seconds: float, asked: argparse.Namespace) -> Report:
+def _apart(name: str, seconds: float, arguments: argparse.Namespace) -> Report:
     """The report of a part that runs in a process of its own for at most so many seconds."""
     if seconds < 5:
         return _say(Report(part=name, error="no time was left for it"))
-    call = [sys.executable, "-m", "benchmarks.gpu", "--one", name, *(["--dry"] if asked.dry else [])]
-    log = asked.out / f"{name}.log"
+    call = [sys.executable, "-m", "benchmarks.gpu", "--one", name, *(["--dry"] if arguments.dry else [])]
+    log = arguments.out / f"{name}.log"
     began = time.monotonic()
     with log.open("w") as err:
         process = subprocess.Popen(
@@ -160,13 +160,13 @@ def _say(report: Report) -> Report:
     return report
 
 
-def _write(reports: Sequence[Report], asked: argparse.Namespace) -> None:
+def _write(reports: Sequence[Report], arguments: argparse.Namespace) -> None:
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     named = [check.value for r in reports for check in r.checks if check.name == "GPU"]
-    machine = named[0] if named else ("a CPU, small models (--dry)" if asked.dry else "a GPU")
+    machine = named[0] if named else ("a CPU, small models (--dry)" if arguments.dry else "a GPU")
     answer = {"date": date, "machine": machine, "parts": [report.as_dict() for report in reports]}
-    (asked.out / "gpu.json").write_text(json.dumps(answer, indent=1))
-    (asked.out / "gpu.md").write_text(markdown(reports, machine, date))
+    (arguments.out / "gpu.json").write_text(json.dumps(answer, indent=1))
+    (arguments.out / "gpu.md").write_text(markdown(reports, machine, date))
 
 
 if __name__ == "__main__":

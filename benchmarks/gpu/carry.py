@@ -33,14 +33,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.carry", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("more", nargs="*", help="other packages of requirements.lock that the machine lacks")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     locked = dict(re.findall(r"^(\S+)==(\S+)", LOCK.read_text(), re.MULTILINE))
-    names = [*LACKING, *asked.more]
+    names = [*LACKING, *arguments.more]
     for name in names:
         if name not in locked:
             parser.error(f"{name}: requirements.lock does not name it")
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-    pip += ["--python-version", "3.12", "--implementation", "cp", "-d", str(asked.folder)]
+    pip += ["--python-version", "3.12", "--implementation", "cp", "-d", str(arguments.folder)]
     for platform in PLATFORMS:
         pip += ["--platform", platform]
     return subprocess.run([*pip, *(f"{name}=={locked[name]}" for name in names)]).returncode

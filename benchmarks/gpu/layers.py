@@ -39,8 +39,8 @@ def layers(*, dry: bool) -> Report:
         head = kernels.head(shape, device, 1, 1)
         says = {"forward": block.forward_s, "recompute": block.forward_s, "backward": block.backward_s}
         rows += [_row("layer", op, seq, block_ms[op], 1e3 * float(says[op])) for op in says]
-        for op, said in (("forward", head.forward_s), ("backward", head.backward_s)):
-            rows.append(_row("head", op, seq, last_ms[op] - block_ms[op], 1e3 * float(said)))
+        for op, seconds_of_op in (("forward", head.forward_s), ("backward", head.backward_s)):
+            rows.append(_row("head", op, seq, last_ms[op] - block_ms[op], 1e3 * float(seconds_of_op)))
         flops = 3 * _forward_flops(shape)
         share = flops / ((block_ms["forward"] + block_ms["backward"]) / 1e3) / gpu(name).flops(2)
         shares.append((seq, share))
@@ -77,7 +77,7 @@ def blocks(*, dry: bool) -> Report:
     shapes = ({"hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128},) if dry else BLOCKS
     rows = []
     for shape, (seq, micro_batch) in itertools.product(shapes, ((64, 1),) if dry else OF_BLOCKS):
-        asked = {
+        request = {
             "model": {"family": "llama", "layers": 3, "vocab": 256, "seq": seq, **shape},
             "stages": 3,
             "micro_batch": micro_batch,
@@ -85,7 +85,7 @@ def blocks(*, dry: bool) -> Report:
             "dtype": "bf16",
             "repeats": 6,
         }
-        times = profile_stage(parse(ProfileRequest, asked), 1).times_ms
+        times = profile_stage(parse(ProfileRequest, request), 1).times_ms
         medians = (times[op][0] for op in ("forward", "recompute", "backward"))
         rows.append(("llama", *shape.values(), seq, micro_batch, *medians))
     columns = (
@@ -110,17 +110,17 @@ def _device(dry: bool) -> tuple[str, Device]:
         import torch
 
         label = torch.cuda.get_device_name(0).lower()
-        found = next((known for known in catalogue() if known.split("-")[0] in label), None)
-        if found is None:
+        gpu_type = next((known for known in catalogue() if known.split("-")[0] in label), None)
+        if gpu_type is None:
             raise InputError("GPU", label, f"one of the catalogue: {', '.join(catalogue())}")
-        name = found
+        name = gpu_type
     return name, Device.of(gpu(name), shipped())
 
 
 def _request(seq: int, dry: bool) -> ProfileRequest:
     shape = {**(SMALL if dry else SHAPE), "seq": seq}
-    asked = {"model": shape, "stages": 3, "device": "cpu" if dry else "cuda", "dtype": "bf16", "repeats": 6}
-    return parse(ProfileRequest, asked)
+    request = {"model": shape, "stages": 3, "device": "cpu" if dry else "cuda", "dtype": "bf16", "repeats": 6}
+    return parse(ProfileRequest, request)
 
 
 def _measured(seq: int, stage: int, dry: bool) -> dict[str, float]:
@@ -129,9 +129,9 @@ def _measured(seq: int, stage: int, dry: bool) -> dict[str, float]:
 
 
 def _row(
-    part: str, op: str, seq: int, measured: float, said: float
+    part: str, op: str, seq: int, measured: float, seconds_of_op: float
 ) -> tuple[str, str, int, float, float, str]:
-    return part, op, seq, measured, said, f"{said / measured - 1:+.0%}"
+    return part, op, seq, measured, seconds_of_op, f"{seconds_of_op / measured - 1:+.0%}"
 
 
 def _forward_flops(shape: Transformer) -> float:

@@ -74,10 +74,10 @@ def latency(*, dry: bool) -> Report:
 
 
 def _fit(profile: PrefillProfile) -> Check:
-    found = profile.fitted
-    if isinstance(found, Infeasible):
-        return Check(name="latency model", value=found.reason)
-    model, left_out = found
+    fit = profile.fitted
+    if isinstance(fit, Infeasible):
+        return Check(name="latency model", value=fit.reason)
+    model, left_out = fit
     return Check(
         name="latency model on lengths left out",
         value=f"mean {left_out.mean:.1%}, worst {left_out.worst:.1%}"
@@ -86,8 +86,8 @@ def _fit(profile: PrefillProfile) -> Check:
 
 
 def _profile(folder: Path, tokens: tuple[int, ...], device: str, weights: str = "random") -> PrefillProfile:
-    asked = {"checkpoint": str(folder), "weights": weights, "tokens": list(tokens), "device": device}
-    return profile_prefill(parse(PrefillProfileRequest, asked))
+    request = {"checkpoint": str(folder), "weights": weights, "tokens": list(tokens), "device": device}
+    return profile_prefill(parse(PrefillProfileRequest, request))
 
 
 def sold(*, dry: bool) -> Report:
@@ -97,31 +97,31 @@ def sold(*, dry: bool) -> Report:
         small = TrainModel(family="llama", layers=2, hidden=64, heads=4, kv_heads=2, seq=128)
         write_tiny(served, steps=0, shape=small if dry else TrainModel.model_validate(SERVED))
         profile = _profile(served, (64, 128, 512, 1024, 1536), "cpu" if dry else "cuda", weights="disk")
-        found = _blocks(_document(served, profile, dry), Path(folder) / "log", dry)
-    high = found["high"]
-    ended = ", ".join(f"{count} {kind}" for kind, count in sorted(found["ended"].items()))
+        results = _blocks(_document(served, profile, dry), Path(folder) / "log", dry)
+    high = results["high"]
+    ended = ", ".join(f"{count} {kind}" for kind, count in sorted(results["ended"].items()))
     return Report(
         part="sold",
         checks=[
             Check(
                 name="training slower with prefill, 95 % interval",
-                value=f"{found['slowdown']:+.2%} ({found['low']:+.2%} to {high:+.2%})",
+                value=f"{results['slowdown']:+.2%} ({results['low']:+.2%} to {high:+.2%})",
                 bar=f"upper end under {SLOWDOWN_BAR:.0%}",
                 ok=None if dry else high < SLOWDOWN_BAR,
             ),
             Check(
                 name="iteration without, with",
-                value=f"{found['iteration_ms_without']:.1f}, "
-                f"{found['iteration_ms_with']:.1f} ms, {found['blocks']} blocks each",
+                value=f"{results['iteration_ms_without']:.1f}, "
+                f"{results['iteration_ms_with']:.1f} ms, {results['blocks']} blocks each",
             ),
             Check(name="requests", value=ended),
             Check(
                 name="GPU seconds of prefill",
-                value=f"{found['prefill_gpu_s']:.1f} in {found['seconds']:.0f} s",
+                value=f"{results['prefill_gpu_s']:.1f} in {results['seconds']:.0f} s",
             ),
             Check(
                 name="time to first token, p50, p95",
-                value=f"{found['ttft_ms'].get('p50', 0):.0f}, {found['ttft_ms'].get('p95', 0):.0f} ms",
+                value=f"{results['ttft_ms'].get('p50', 0):.0f}, {results['ttft_ms'].get('p95', 0):.0f} ms",
             ),
         ],
     )
@@ -173,10 +173,10 @@ def _blocks(document: dict[str, Any], logs: Path, dry: bool) -> dict[str, Any]:
         objective=5000.0,
         coordinators=2,
     )
-    told, spec = Told(), single_machine(parse(TrainJob, document), run="bench", log_dir=str(logs))
-    group = RankGroup(spec, told.on_event)
+    recorder, spec = Told(), single_machine(parse(TrainJob, document), run="bench", log_dir=str(logs))
+    group = RankGroup(spec, recorder.on_event)
     group.start()
     try:
-        return asyncio.run(measure(group, told, options, spec.secret))
+        return asyncio.run(measure(group, recorder, options, spec.secret))
     finally:
         group.stop(1.0)

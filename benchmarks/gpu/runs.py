@@ -45,18 +45,18 @@ CELL: dict[str, Any] = {
 
 def policies(*, dry: bool) -> Report:
     """Losses and gradient norms of every policy on the card beside those of 1F1B on the CPU."""
-    asked = [(policy, "fp32") for policy in POLICIES] + [
+    cases = [(policy, "fp32") for policy in POLICIES] + [
         ("atlas", "fp64"),
         ("zb-v", "bf16"),
         ("1f1b", "bf16"),
     ]
     if dry:
-        asked = asked[:2]
-    plain = {kind: train(_document("1f1b", *kind)) for kind in dict.fromkeys(map(_kind, asked))}
+        cases = cases[:2]
+    plain = {kind: train(_document("1f1b", *kind)) for kind in dict.fromkeys(map(_kind, cases))}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = list(pool.map(lambda one: _compared(*one, plain[_kind(one)], dry), asked))
+        rows = list(pool.map(lambda one: _compared(*one, plain[_kind(one)], dry), cases))
     report = Report(part="policies")
-    worst = {dtype: 0.0 for _, dtype in asked}
+    worst = {dtype: 0.0 for _, dtype in cases}
     for row in rows:
         worst[str(row[1])] = max(worst[str(row[1])], float(row[2] or 0), float(row[3] or 0))
     for dtype, off in worst.items():
@@ -78,9 +78,9 @@ def policies(*, dry: bool) -> Report:
     return report
 
 
-def _kind(asked: tuple[str, str]) -> tuple[int, str]:
+def _kind(case: tuple[str, str]) -> tuple[int, str]:
     """Pipelines and dtype: all policies compute the same with these."""
-    policy, dtype = asked
+    policy, dtype = case
     return CELL["pipelines"] if policy in IN_CELLS else 1, dtype
 
 
@@ -233,14 +233,14 @@ def activations(*, dry: bool) -> Report:
     for shape, dtype, recompute, vocab in itertools.product(
         small if dry else ACTIVATIONS, ("bf16", "fp32"), (False, True), (256,) if dry else VOCABULARIES
     ):
-        asked = {
+        fields = {
             "model": {**shape, "vocab": vocab, "seq": 64 if dry else 2048},
             "device": "cpu" if dry else "cuda",
             "dtype": dtype,
             "recompute": recompute,
             "repeats": 1,
         }
-        request = parse(ProfileRequest, asked)
+        request = parse(ProfileRequest, fields)
         counted = stage_memory(request.job)[0].activation_bytes / 1e9
         measured = (profile_stage(request, 0).peak_bytes or 0) / 1e9
         how = "yes" if recompute else "no"

@@ -22,9 +22,10 @@ BAR = 0.92  # of a step's utilization, on a plan that the planner calls feasible
 def swap(*, dry: bool) -> Report:
     """Utilization of a step beside the plan's, the loads that ops hide, and the most that was on the card."""
     model = SMALL if dry else WIDE
-    asked = {"model": model, "device": "cpu" if dry else "cuda", "repeats": 5}
+    request = {"model": model, "device": "cpu" if dry else "cuda", "repeats": 5}
     times = {
-        name: median for name, (median, _) in profile_stage(parse(ProfileRequest, asked), 0).times_ms.items()
+        name: median
+        for name, (median, _) in profile_stage(parse(ProfileRequest, request), 0).times_ms.items()
     }
     document = smallest(
         {

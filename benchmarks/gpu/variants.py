@@ -59,10 +59,10 @@ def variants(*, dry: bool) -> Report:
     """ZeRO-1, kinds of the all-reduce, an own module, two machines: with ranks that share the card."""
     os.environ[MODULES] = "own_blocks"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
-    asked: list[tuple[str, Document, Callable[[Document], Document]]] = [
+    cases: list[tuple[str, Document, Callable[[Document], Document]]] = [
         (name, document, train) for name, document in ON_ONE.items()
     ]
-    asked.append(("two machines", {**CELL, "policy": "1f1b", "pipelines": 1}, two_machines))
+    cases.append(("two machines", {**CELL, "policy": "1f1b", "pipelines": 1}, two_machines))
 
     def row(one: tuple[str, Document, Callable[[Document], Document]]) -> tuple[Cell, ...]:
         name, document, run = one
@@ -70,7 +70,7 @@ def variants(*, dry: bool) -> Report:
         return _row(name, train(document), run({**document, **on_card(ranks, dry)}))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = list(pool.map(row, asked))
+        rows = list(pool.map(row, cases))
     return _report("variants", "Ranks that share one card against the CPU, 6 steps", rows)
 
 

@@ -39,16 +39,18 @@ def lan_rate(buffer_bytes: int) -> float:
         return _between(testbed, 0, _LAN_SECONDS)
 
 
-def _between(made: Wan, dc: int, seconds: float) -> float:
+def _between(testbed: Wan, dc: int, seconds: float) -> float:
     """Run a plain sender in the first data centre and a plain receiver in `dc`; bytes per second."""
     there = (address_of(dc, 0), str(_PORT))
-    receiver = subprocess.Popen(made.run(dc, *_FLOWS, "receive", *there), stdout=subprocess.PIPE, text=True)
+    receiver = subprocess.Popen(
+        testbed.run(dc, *_FLOWS, "receive", *there), stdout=subprocess.PIPE, text=True
+    )
     try:
         assert receiver.stdout is not None
         receiver.stdout.readline()
         return float(
             subprocess.run(
-                made.run(0, *_FLOWS, "rate", *there, str(seconds)),
+                testbed.run(0, *_FLOWS, "rate", *there, str(seconds)),
                 check=True,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -65,7 +65,7 @@ class EqualSplitOutgoing:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> _Shared:
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> _Shared:
         message = _Shared(raw(tensor), len(self._queues))
         for waiting in self._queues:
             waiting.put((key, message))

@@ -41,7 +41,10 @@ class Iteration:
 
 
 def measured(
-    made: Wan, ranks: Sequence[RankAssignment], build: Callable[[RankAssignment], Rank], iterations: int
+    testbed_moment: Wan,
+    ranks: Sequence[RankAssignment],
+    build: Callable[[RankAssignment], Rank],
+    iterations: int,
 ) -> Iterator[Iteration]:
     """Start the ranks, and run iterations one after another; all are ended when the iterator is.
 
@@ -56,7 +59,7 @@ def measured(
         pipes, pids = [], []
         for me in ranks:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_run, args=(theirs, made.namespaces[me.dc], build, me))
+            process = context.Process(target=_run, args=(theirs, testbed_moment.namespaces[me.dc], build, me))
             process.start()
             stack.callback(process.join)
             stack.callback(process.kill)
@@ -66,14 +69,14 @@ def measured(
             pids.append(process.pid)
         _answers(pipes, _START_S)
         for iteration in range(iterations):
-            before, cpu_before = made.forwarded(), sum(map(cpu_seconds, pids))
+            before, cpu_before = testbed_moment.forwarded(), sum(map(cpu_seconds, pids))
             begin = time.monotonic() + _AHEAD_S
             for pipe in pipes:
                 pipe.send((iteration, begin))
             seconds = max(_answers(pipes, _ITERATION_S)) - begin
             yield Iteration(
                 seconds=seconds,
-                forwarded=made.forwarded().since(before),
+                forwarded=testbed_moment.forwarded().since(before),
                 ranks_cpu_s=sum(map(cpu_seconds, pids)) - cpu_before,
             )
         for pipe in pipes:

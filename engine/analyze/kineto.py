@@ -104,10 +104,10 @@ def _whole(document: dict[str, Any], field: str, missing: int, path: Path) -> in
 
 def _rank(path: Path, events: Events) -> Rank:
     base = events.document.get("baseTimeNanoseconds", 0)
-    found = list(_named(events)) or list(_unnamed(events))
-    if not found:
+    rows = list(_named(events)) or list(_unnamed(events))
+    if not rows:
         raise InputError(f"{path.name}: traceEvents", None, "no forward, backward or kernel in the profile")
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
     kind, position, microbatch, start, end = columns
     step = _steps(events, start)
     in_step = step >= 0

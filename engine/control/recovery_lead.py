@@ -224,12 +224,12 @@ class Lead(RecoveryHost):
             return
         done = max(self._history.losses, default=-1) + 1
         ranks = (*self._present.ranks, *self._in_reserve())
-        found = smaller(replace(self._present, ranks=ranks), set(self._saved_steps), done=done)
-        if isinstance(found, Infeasible):
-            self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
+        layout = smaller(replace(self._present, ranks=ranks), set(self._saved_steps), done=done)
+        if isinstance(layout, Infeasible):
+            self._give_up(f"{why}, and the run cannot continue with fewer nodes: {layout.reason}")
             return
         before = self._present
-        self._go_over(found)
+        self._go_over(layout)
         self._change = change(before, self._present, why)
         self._begin()
 

@@ -17,12 +17,12 @@ N = TypeVar("N", bound=Hashable)
 
 def domains_in(job: JobFields, dc: int) -> list[list[Position]]:
     """The replicas of each domain in a data centre, of all stages; alone where a stage has no grid."""
-    found: list[list[Position]] = []
+    domains: list[list[Position]] = []
     for stage in range(job.cell.stages):
         here = [(pipeline, stage) for pipeline, at in job.ring_of(stage) if at == dc]
         x = domain_of(job, stage)  # divides the replicas in each data centre
-        found += [here[i : i + x] for i in range(0, len(here), x)]
-    return found
+        domains += [here[i : i + x] for i in range(0, len(here), x)]
+    return domains
 
 
 def pack(domains: Sequence[Sequence[T]], room: Mapping[N, int]) -> dict[T, N]:

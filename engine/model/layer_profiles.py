@@ -180,8 +180,8 @@ def _size(size: Any, at: str) -> LayerSize:
     if not isinstance(size, Mapping):
         raise InputError(at, size, "must be an object with params_floats, act_output_bytes, act_mem_bytes")
     names = ("params_floats", "act_output_bytes", "act_mem_bytes")
-    parameters, output, kept = (_amount(size.get(name), f"{at}.{name}") for name in names)
-    return LayerSize(parameters=parameters, output_bytes=output, kept_bytes=kept)
+    parameters, output, kept_bytes = (_amount(size.get(name), f"{at}.{name}") for name in names)
+    return LayerSize(parameters=parameters, output_bytes=output, kept_bytes=kept_bytes)
 
 
 def _amount(value: Any, at: str) -> float:

@@ -59,8 +59,8 @@ class GradientSum:
         return self._weight.grad
 
     def _tell(self) -> None:
-        for told in self.told:
-            told()
+        for note in self.told:
+            note()
 
 
 class Product(torch.autograd.Function):

@@ -37,7 +37,7 @@ def plan(
         The job does not fit its model (more partitions than layers), or a cell is too large to simulate.
     """
     if request.method == "search":
-        found = plan_search(request, budget_s=budget_s, cancelled=cancelled, report=report)
+        answer = plan_search(request, budget_s=budget_s, cancelled=cancelled, report=report)
     else:
-        found = algorithm1(request, cancelled=cancelled, report=report)
-    return replace(found, symmetrised=tuple(map(tuple, request.symmetrised)))
+        answer = algorithm1(request, cancelled=cancelled, report=report)
+    return replace(answer, symmetrised=tuple(map(tuple, request.symmetrised)))

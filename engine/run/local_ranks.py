@@ -53,17 +53,17 @@ FOR_MEMORY = (
 )
 
 
-def why_ended(rank: LocalRank, *, told: bool = False) -> str:
+def why_ended(rank: LocalRank, *, was_stopped: bool = False) -> str:
     """Why a rank that has ended did, in words: the signal, or the last line of its output.
 
-    told : it was told to end, and killed where it did not.
+    was_stopped : it was told to end, and killed where it did not.
     """
     assert rank.code is not None
     if rank.code < 0:
         by = f"killed by {signal.Signals(-rank.code).name}"
         if rank.silent_s is not None:
             by = f"silent for {rank.silent_s:.1f} s, so it was {by}"
-        elif rank.code == -signal.SIGKILL and not told:
+        elif rank.code == -signal.SIGKILL and not was_stopped:
             by = f"{by}, {FOR_MEMORY}"
         return by + (f"; last line: {rank.last_line}" if rank.last_line else "")
     return rank.last_line or f"ended with status {rank.code} without output"

@@ -84,7 +84,7 @@ class Training:
             leads=ground.is_first,
             emit=ground.events.put,
         )
-        stage, kept = self._trained.stage, start.kept
+        stage, start_kept = self._trained.stage, start.kept
         self._keeper = Keeper(
             ground.spec,
             ground.me,
@@ -101,15 +101,15 @@ class Training:
             start.corpus,
             die=die,
             sound=self._keeper.sound,
-            board=kept.board if kept else None,
+            board=start_kept.board if start_kept else None,
             first=self._keeper.first_step,
         )
         every_s = None if ground.is_first else OTHER_RANKS_EVERY_S  # the first rank says it with the loss
         self._progress = ProgressLog(ground.job, every_s=every_s) if every_s else None
         self._validation = validation_of(start, ground, stage)
         self._recalling = (
-            Recalling(kept, ground, self._trained, self._keeper, self._reports, self._validation)
-            if kept
+            Recalling(start_kept, ground, self._trained, self._keeper, self._reports, self._validation)
+            if start_kept
             else None
         )
         self._first, self._resumed_from = self._keeper.first_step, self._keeper.resumed_from
@@ -191,10 +191,10 @@ class Training:
         start, end = self._optimize(iteration)
         recorder.op("optimizer", None, start, end)
         moves = self._ground.adapting is not None and self._ground.adapting.saves(iteration + 1)
-        kept = self._keeper.after(iteration + 1, wanted=moves)
+        checkpoint = self._keeper.after(iteration + 1, wanted=moves)
         if self._recalling:
             self._recalling.keep(iteration + 1, self._resumed_from, square_sum, loss)
-        if kept or self._recalling:
+        if checkpoint or self._recalling:
             start, end = end, time.monotonic()
             recorder.op("checkpoint", None, start, end)
         recorder.finish(end)

@@ -66,4 +66,4 @@ class Verdict(HostPart):
             if final or not rank.open_pipes or (rank.code or 0) < 0:
                 lost_peer = rank.code == EXIT_PEER_LOST and caused
                 state = RankState.STOPPED if self._ranks.stopping or lost_peer else RankState.FAILED
-                self._ranks.emit_end(rank, state, why_ended(rank, told=state is RankState.STOPPED))
+                self._ranks.emit_end(rank, state, why_ended(rank, was_stopped=state is RankState.STOPPED))

@@ -239,7 +239,7 @@ def _things(paths: dict[str, str]) -> list[Shot]:
         "plan-refused",
         "placement-of-plan",
     )
-    made = [Shot(name=name, path=paths[name], settle_ms=600) for name in names]
+    things = [Shot(name=name, path=paths[name], settle_ms=600) for name in names]
     lists = {
         "datacenter": "/datacenters/",
         "link": "/links/",
@@ -247,12 +247,12 @@ def _things(paths: dict[str, str]) -> list[Shot]:
         "run": "/runs/",
         "overview": "/",
     }
-    made += [Shot(name=f"few-{name}", path=path, settle_ms=500) for name, path in lists.items()]
+    things += [Shot(name=f"few-{name}", path=path, settle_ms=500) for name, path in lists.items()]
     once = {
         "join-command": (paths["node-never-joined"], "join command"),
         "credentials": (paths["node-never-joined"], "by hand|New credentials"),
     }
-    return made + [
+    return things + [
         Shot(name=f"once-{name}", path=path, act=_press(text)) for name, (path, text) in once.items()
     ]
 

@@ -89,9 +89,9 @@ def running(world: World, name: str, iterations: int = 120, *, steps: int = 20_0
     return run
 
 
-def trained(world: World, run: Run, iterations: int, *, kept: int = 12) -> None:
+def trained(world: World, run: Run, iterations: int, *, batches: int = 12) -> None:
     """Iterations of all ranks, with what went over each link."""
-    many.train(world, run, range(iterations), kept=kept)
+    many.train(world, run, range(iterations), batches=batches)
     shape = shape_of(run.job.document)
     gbps = [0.93 * link["cap_gbps"] for link in shape.links]
     IterationStat.objects.filter(run=run).update(ranks=shape.ranks, link_gbps=gbps)
@@ -238,7 +238,7 @@ def large_one(world: World) -> None:
     run = launch_plan(world.users["operator"], plan, 0)
     _spread(run, nodes)
     run.epoch = time.time() - 40 * run.predicted["iteration_ms"] / 1e3 * 1.06
-    trained(world, run, 40, kept=2)
+    trained(world, run, 40, batches=2)
     WanLink.objects.update(bandwidth_gbps=5)
 
 

@@ -61,9 +61,9 @@ class Follower:
 
 @pytest.fixture
 def follower() -> Iterator[Follower]:
-    made = Follower()
-    yield made
-    made.close()
+    new = Follower()
+    yield new
+    new.close()
 
 
 def test_a_host_finds_the_leading_one_behind_others_that_are_none(follower: Follower) -> None:

@@ -25,8 +25,8 @@ DRIVERS = (asyncio_driver, selector_driver, thread_server)
 def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     for driver in DRIVERS:
         monkeypatch.setattr(driver, "HANDSHAKE_S", LIMIT_S)
-    with ExitStack() as keep, ALL[request.param](keep) as made:
-        yield made
+    with ExitStack() as keep, ALL[request.param](keep) as server:
+        yield server
 
 
 def _closed(target: Target, *sent: bytes) -> bytes:

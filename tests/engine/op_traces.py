@@ -85,10 +85,10 @@ def from_spans(
     for span in ops:
         position = span.chunk * stages + (span.stage or 0)
         towards, name = (1, "forward") if span.op == "F" else (-1, "backward")
-        made = ends.get((span.op, span.pipeline, position - towards, span.microbatch))
-        if stages > 1 and (made is not None or no_ops):
+        end_before = ends.get((span.op, span.pipeline, position - towards, span.microbatch))
+        if stages > 1 and (end_before is not None or no_ops):
             posted = received.get((name, span.pipeline, span.stage), 0.0)  # receives are asked for in order
-            posted = received[name, span.pipeline, span.stage] = max(posted, made or 0.0)
+            posted = received[name, span.pipeline, span.stage] = max(posted, end_before or 0.0)
             add(f"{name}-recv", span, posted, 0.0)
         where = {"mc": span.chunk, "gmc": position, "mb_id": span.microbatch or 0}
         add(f"{name}-compute", span, span.start, span.end - span.start, **where)

@@ -141,15 +141,15 @@ def test_a_damaged_file_is_answered_or_refused(tmp_path: Path, seed: int) -> Non
         (tmp_path / "profile").read_bytes(),
         write(ROWS, tmp_path / "parquet").read_bytes(),
     ]
-    said: list[str] = []
+    messages: list[str] = []
     for _ in range(100):
         (tmp_path / "trace").write_bytes(_changed(draw.choice(whole), draw))
         try:
             json.dumps(analyze(load(tmp_path / "trace")).as_dict(), allow_nan=False)
         except InputError as error:
-            said.append(str(error))
-    assert len(said) > 30
-    assert not any("\n" in line for line in said)
+            messages.append(str(error))
+    assert len(messages) > 30
+    assert not any("\n" in line for line in messages)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -178,7 +178,7 @@ def _profile(rank: object, folder: Path, name: str, world: int = 3) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "message"),
     [
         ((0, 2), "rank: 1: no file of this rank; world_size is 3"),
         ((0, 1, 1), "another file is of this rank too"),
@@ -186,11 +186,11 @@ def _profile(rank: object, folder: Path, name: str, world: int = 3) -> None:
     ],
 )
 def test_a_folder_with_ranks_that_do_not_fit_is_refused(
-    tmp_path: Path, ranks: tuple[int, ...], said: str
+    tmp_path: Path, ranks: tuple[int, ...], message: str
 ) -> None:
     for at, rank in enumerate(ranks):
         _profile(rank, tmp_path, f"{at}.json")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         load(tmp_path)
 
 
@@ -230,8 +230,8 @@ def test_the_command_says_it_in_one_line_and_exits_with_2(tmp_path: Path) -> Non
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    said = [line for line in done.stderr.splitlines() if "first run" not in line]
-    assert said == ["meridian: trace.parquet: duration: -1.0: row 0: must be 0 or more"]
+    lines = [line for line in done.stderr.splitlines() if "first run" not in line]
+    assert lines == ["meridian: trace.parquet: duration: -1.0: row 0: must be 0 or more"]
 
 
 @pytest.mark.parametrize("name", ["trace.parquet", "spans.jsonl"])

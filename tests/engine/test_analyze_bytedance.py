@@ -32,8 +32,8 @@ def job(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 def printed(kind: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((TRACES / f"{kind}-{name}.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((TRACES / f"{kind}-{name}.json").read_text())
+    return document
 
 
 def test_the_authors_figures_of_a_job_come_out(job: tuple[str, dict[str, Any]]) -> None:

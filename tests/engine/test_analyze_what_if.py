@@ -25,9 +25,9 @@ CELL: dict[str, Any] = {
 
 
 def makespan(**change: Any) -> float:
-    found = simulate(Scenario(**(CELL | change))).makespan
-    assert found is not None
-    return found
+    slots = simulate(Scenario(**(CELL | change))).makespan
+    assert slots is not None
+    return slots
 
 
 def recorded(folder: Path, **scenario: Any) -> Loaded:
@@ -81,7 +81,7 @@ def test_equal_workers_take_the_mean_of_their_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("question", "message"),
     [
         ("faster", "must be equal-workers"),
         ("policy=fast", "policy must be one of gpipe"),
@@ -91,8 +91,8 @@ def test_equal_workers_take_the_mean_of_their_stage(tmp_path: Path) -> None:
         ("stages=0,1,1,1", "greater than 0"),
     ],
 )
-def test_a_question_of_no_form_is_refused(tmp_path: Path, question: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_question_of_no_form_is_refused(tmp_path: Path, question: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         what_if(recorded(tmp_path, policy="1f1b"), question)
 
 

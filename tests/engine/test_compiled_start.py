@@ -17,8 +17,8 @@ print(*sorted({"numba.np.arraymath", "numba.np.npyimpl", "scipy.linalg"} & set(s
 
 
 def test_kept_machine_code_is_loaded_without_the_compiler() -> None:
-    said = [
+    lines = [
         subprocess.run([sys.executable, "-c", PLAN], check=True, capture_output=True, text=True).stdout
         for _ in range(2)  # the first may compile
     ]
-    assert said[1].strip() == ""
+    assert lines[1].strip() == ""

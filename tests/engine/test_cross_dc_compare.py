@@ -174,7 +174,7 @@ def test_a_stage_of_one_layer_is_not_cut_in_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "said"),
+    ("fields", "field", "message"),
     [
         ({"replicas": 3}, "replicas", "must be a multiple of 2"),
         ({"job": {**JOB, "partitions": 3}}, "job.partitions", "must be a multiple of 2"),
@@ -206,11 +206,11 @@ def test_a_stage_of_one_layer_is_not_cut_in_two() -> None:
         ({"recompute": "full"}, "recompute", "needs a job with a model"),
     ],
 )
-def test_bad_input_names_the_field(fields: dict[str, Any], field: str, said: str) -> None:
+def test_bad_input_names_the_field(fields: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         compared(**fields)
     assert error.value.field == field
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_the_command_prints_and_writes_the_answer(tmp_path: Path) -> None:

@@ -44,27 +44,27 @@ def test_there_is_an_example_of_each_kind() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_is_read_as_it_was_written(kind: str) -> None:
-    made = event(kind)
-    assert type(made) is KINDS[kind]
-    assert from_json(made.to_json()) == made
-    assert json.loads(made.to_json()) == made.to_dict()
-    assert made.to_dict() == {"kind": kind, **EXAMPLES[kind]}, "the wire has the fields that it had"
-    sent = made.sent_by("a", 7)
+    original = event(kind)
+    assert type(original) is KINDS[kind]
+    assert from_json(original.to_json()) == original
+    assert json.loads(original.to_json()) == original.to_dict()
+    assert original.to_dict() == {"kind": kind, **EXAMPLES[kind]}, "the wire has the fields that it had"
+    sent = original.sent_by("a", 7)
     assert from_json(sent.to_json()) == sent
     assert {"node": "a", "id": 7}.items() <= sent.to_dict().items()
 
 
 @given(st.lists(spans, max_size=5), ordinals, times)
 def test_spans_come_through_unchanged(some: list[Span], iteration: int, t: float) -> None:
-    made = Spans(rank=3, iteration=iteration, start=t, end=t, spans=tuple(some))
-    assert from_json(made.to_json()) == made
-    assert made.to_dict()["spans"] == [span.as_dict() for span in some]
+    original = Spans(rank=3, iteration=iteration, start=t, end=t, spans=tuple(some))
+    assert from_json(original.to_json()) == original
+    assert original.to_dict()["spans"] == [span.as_dict() for span in some]
 
 
 @given(st.floats(), st.floats(allow_nan=False, allow_infinity=False))
 def test_figures_come_through_bit_by_bit_and_what_is_not_finite_as_null(loss: float, norm: float) -> None:
-    made = Step(iteration=0, loss=loss, grad_norm=norm, learning_rate=0.1, tokens=1, t=T0)
-    read = from_json(made.to_json())
+    original = Step(iteration=0, loss=loss, grad_norm=norm, learning_rate=0.1, tokens=1, t=T0)
+    read = from_json(original.to_json())
     assert isinstance(read, Step)
     assert read.grad_norm == norm
     assert read.loss == (loss if abs(loss) < float("inf") else None)
@@ -72,16 +72,16 @@ def test_figures_come_through_bit_by_bit_and_what_is_not_finite_as_null(loss: fl
 
 @given(st.text())
 def test_any_text_can_be_a_line(text: str) -> None:
-    made = Log(rank=0, line=text + "\ud800\x00", t=T0)
-    assert from_json(made.to_json()) == made
-    assert "\x00" not in made.line
+    original = Log(rank=0, line=text + "\ud800\x00", t=T0)
+    assert from_json(original.to_json()) == original
+    assert "\x00" not in original.line
 
 
 def test_a_result_is_the_document_that_it_is() -> None:
     outcome: dict[str, Any] = {"steps": 2, "losses": [0.1], "validation": [{"step": 2, "loss": None}]}
-    made = Result(**outcome).of("r1", 3, 2)
-    assert made.to_dict() == {"kind": "result", "run": "r1", "generation": 3, **outcome}
-    read = from_json(made.to_json())
+    original = Result(**outcome).of("r1", 3, 2)
+    assert original.to_dict() == {"kind": "result", "run": "r1", "generation": 3, **outcome}
+    read = from_json(original.to_json())
     assert isinstance(read, Result)
     assert read.outcome == outcome
 
@@ -133,10 +133,10 @@ def test_a_newer_version_may_add_a_field() -> None:
 
 
 def test_events_cannot_be_changed() -> None:
-    made = event("heartbeat")
-    assert isinstance(made, Heartbeat)
+    original = event("heartbeat")
+    assert isinstance(original, Heartbeat)
     with pytest.raises(ValueError, match="frozen"):
-        made.lost = 0  # type: ignore[misc]
+        original.lost = 0  # type: ignore[misc]
 
 
 def test_ends_of_ranks_are_ends() -> None:

@@ -95,9 +95,10 @@ def test_a_plan_over_two_types_of_gpu_takes_the_sums_of_each_stage() -> None:
     assert best.tokens_per_s == pytest.approx(M * MICRO_BATCH * 2048 / best.iteration_ms * 1e3)
     sizes = json.loads(SIZES.read_text())[MODEL][str(TP)]
     parameters = [sum(sizes[str(n)]["params_floats"] for n in layers) for layers in CUT]
-    kept = [MICRO_BATCH * sum(sizes[str(n)]["act_mem_bytes"] for n in layers) for layers in CUT]
+    kept_bytes = [MICRO_BATCH * sum(sizes[str(n)]["act_mem_bytes"] for n in layers) for layers in CUT]
     held = [
-        24 * p + 5.06e9 + k * (3 - stage) for stage, (p, k) in enumerate(zip(parameters, kept, strict=True))
+        24 * p + 5.06e9 + k * (3 - stage)
+        for stage, (p, k) in enumerate(zip(parameters, kept_bytes, strict=True))
     ]
     assert best.memory_gb_per_gpu == pytest.approx({"east": max(held[:2]) / 1e9, "west": held[2] / 1e9})
 

@@ -140,23 +140,23 @@ def test_a_wrong_model_is_named_by_its_field(name: str) -> None:
     ids=["half a YAML list", "5 MB", "a YAML list"],
 )
 def test_a_file_that_is_no_config_is_refused(text: str, why: str, tmp_path: Path) -> None:
-    file, asked = tmp_path / "config.json", tmp_path / "asked.json"
+    file, request = tmp_path / "config.json", tmp_path / "asked.json"
     file.write_text(text)
     for command, arguments, document in (
         (place.command, [], place_document(str(tmp_path))),
         (prefill.command, ["replay"], replay_document(str(file))),
     ):
-        asked.write_text(json.dumps(document))
+        request.write_text(json.dumps(document))
         with pytest.raises(InputError, match=why) as error:
-            CliRunner().invoke(command, [*arguments, str(asked)], catch_exceptions=False)
+            CliRunner().invoke(command, [*arguments, str(request)], catch_exceptions=False)
         assert len(str(error.value)) < 500
 
 
 def test_commands_read_the_file_of_a_model(tmp_path: Path) -> None:
-    asked = tmp_path / "asked.json"
+    request = tmp_path / "asked.json"
     for command, arguments, document, word in (
         (place.command, [], place_document(str(LLAMA)), "communication"),
         (prefill.command, ["replay"], replay_document(str(LLAMA)), "accepted"),
     ):
-        asked.write_text(json.dumps(document))
-        assert word in CliRunner().invoke(command, [*arguments, str(asked)], catch_exceptions=False).output
+        request.write_text(json.dumps(document))
+        assert word in CliRunner().invoke(command, [*arguments, str(request)], catch_exceptions=False).output

@@ -168,12 +168,12 @@ def test_transceivers_fail_on_each_link_and_cost_a_gpu_only_on_its_own(
     rule = TransceiverFailures(per_year=rate, repair_h=5, gpu_usd_per_h=3)
     fabric = rail_optimised(gpus, radix, Prices())
     links = [tier for _ in range(gpus) for tier in range(fabric.tiers)] if gpus < 1000 else None
-    found = outages(fabric, gpus, rule, Prices())
+    counts = outages(fabric, gpus, rule, Prices())
     if links is not None:
-        assert found.failures == pytest.approx(rate * 2 * len(links))
-        assert found.gpu_hours_lost == pytest.approx(rate * 2 * links.count(0) * 5)
-    assert found.replaced_usd == pytest.approx(found.failures * 199)
-    assert found.lost_usd == pytest.approx(found.gpu_hours_lost * 3)
+        assert counts.failures == pytest.approx(rate * 2 * len(links))
+        assert counts.gpu_hours_lost == pytest.approx(rate * 2 * links.count(0) * 5)
+    assert counts.replaced_usd == pytest.approx(counts.failures * 199)
+    assert counts.lost_usd == pytest.approx(counts.gpu_hours_lost * 3)
     assert outages(rail_only(gpus, gpus, radix, Prices()), gpus, rule, Prices()).failures == 0
 
 

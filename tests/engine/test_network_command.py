@@ -370,8 +370,8 @@ def test_orderings_of_figure_10() -> None:
 
 
 def test_spare_switches_and_failing_transceivers_are_counted_where_asked_for(network: Any) -> None:
-    asked = {"spare_switches": 4, "transceiver_failures": {"per_year": 0.01, "repair_h": 4}}
-    code, text, _ = network(changed(**asked, collectives=...), "--json")
+    request = {"spare_switches": 4, "transceiver_failures": {"per_year": 0.01, "repair_h": 4}}
+    code, text, _ = network(changed(**request, collectives=...), "--json")
     assert code == 0
     answer = json.loads(text)
     plain = json.loads(network(changed(collectives=...), "--json")[1])
@@ -386,6 +386,6 @@ def test_spare_switches_and_failing_transceivers_are_counted_where_asked_for(net
     spared = [row for row in answer["failures"] if row["case"] == "rail switch, spare one"]
     assert [(row["gpus_lost"], row["slowdown"], row["spared_slowdown"]) for row in spared] == [(0, 1, 1)]
     assert [row for row in answer["failures"] if row not in spared] == plain["failures"]
-    lines = network(changed(**asked))[1]
+    lines = network(changed(**request))[1]
     assert "rail-only, 4 spare" in lines
     assert "transceivers that fail" in lines

@@ -44,12 +44,12 @@ F, R, B, W = range(4)
 
 def gpu_orders(microbatches: int, recomputes: bool, split: bool) -> list[tuple[int, ...]]:
     """Every order of the ops of one stage, as op codes, each kind in microbatch order."""
-    found: list[tuple[int, ...]] = []
+    orders: list[tuple[int, ...]] = []
 
     def extend(order: tuple[int, ...], count: tuple[int, ...], again: frozenset[int]) -> None:
         f, b, w = count
         if f == b == microbatches and (w == b or not split):
-            found.append(order)
+            orders.append(order)
             return
         if f < microbatches:
             extend((*order, f * 4 + F), (f + 1, b, w), again)
@@ -63,7 +63,7 @@ def gpu_orders(microbatches: int, recomputes: bool, split: bool) -> list[tuple[i
             extend((*order, w * 4 + W), (f, b, w + 1), again)
 
     extend((), (0, 0, 0), frozenset())
-    return found
+    return orders
 
 
 def link_orders(scenario: Scenario) -> Iterator[dict[tuple[int, int], np.ndarray]]:

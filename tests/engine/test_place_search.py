@@ -119,11 +119,11 @@ def test_small_cases_are_optimal(seed: int, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("stages", "replicas"), [*SMALL, (3, 4), (2, 6)])
 def test_every_partition_once(stages: int, replicas: int) -> None:
-    found = {
+    partitions = {
         frozenset(frozenset(group) for group in members.tolist())
         for members in exhaustive.partitions(stages, replicas)
     }
-    assert len(found) == exhaustive.count(stages, replicas)
+    assert len(partitions) == exhaustive.count(stages, replicas)
 
 
 @pytest.mark.parametrize("seed", range(4))

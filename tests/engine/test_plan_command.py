@@ -261,5 +261,5 @@ def test_directions_that_differ_count_by_their_mean_and_are_named(
     assert same == planned(GOOD)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(changed("links", [GOOD["links"][0], BACK])))
-    _, said, _ = run(monkeypatch, capsys, "plan", str(file))
-    assert "link east – west: its two directions differ; their mean counts in both" in said
+    _, message, _ = run(monkeypatch, capsys, "plan", str(file))
+    assert "link east – west: its two directions differ; their mean counts in both" in message

@@ -54,9 +54,9 @@ def document(*gpus: int, **fields: Any) -> dict[str, Any]:
     return {**whole, **fields}
 
 
-def compared(asked: dict[str, Any], factor: int = 1, recompute: Any = None) -> Comparison:
+def compared(request: dict[str, Any], factor: int = 1, recompute: Any = None) -> Comparison:
     """The answer to one of the document's variants."""
-    (one,) = compare_plan(parse(PlanRequest, asked), [(factor, recompute)])
+    (one,) = compare_plan(parse(PlanRequest, request), [(factor, recompute)])
     return one
 
 
@@ -91,8 +91,8 @@ def test_replicas_have_all_the_gpus_of_their_stages(name: str) -> None:
 
 
 def test_the_pipelines_are_the_plans_best_option() -> None:
-    asked = document(4, 4, job={**TIMES, "partitions": 6}, policy="1f1b")
-    one = compared(asked).pipeline
+    request = document(4, 4, job={**TIMES, "partitions": 6}, policy="1f1b")
+    one = compared(request).pipeline
     assert one.pipelines is not None
     assert one.wan_gb == pytest.approx(2 * M * A * one.pipelines / 1e9)
     assert one.egress_cost == pytest.approx(0.02 * one.wan_gb)
@@ -137,9 +137,9 @@ def test_a_limit_of_the_plan_holds_for_both() -> None:
 @given(st.floats(0.5, 50), st.integers(1, 16), st.floats(0, 40))
 def test_at_the_break_even_both_take_as_long(gbps: float, factor: int, latency_ms: float) -> None:
     """With the bandwidth of a node pair scaled to it, the ring takes what the pipelines leave."""
-    asked = document(4, 4)
-    asked["links"][0] |= {"bandwidth_gbps": gbps, "latency_ms": latency_ms}
-    one = compared(asked, factor)
+    request = document(4, 4)
+    request["links"][0] |= {"bandwidth_gbps": gbps, "latency_ms": latency_ms}
+    one = compared(request, factor)
     data, pipeline = one.data, one.pipeline
     assert data.boundary_gbps is not None
     assert data.wan_ms is not None
@@ -230,28 +230,28 @@ def test_layouts_and_recomputation_of_a_model() -> None:
         "micro_batch": [1, 2],
         "recompute": "none",
     }
-    asked = document(8, 8, job=job, policy="1f1b")
-    assert default_variants(parse(PlanRequest, asked)) == [
+    request = document(8, 8, job=job, policy="1f1b")
+    assert default_variants(parse(PlanRequest, request)) == [
         (1, None),
         (2, None),
         (4, None),
         (8, None),
         (1, "full"),
     ]
-    kept, full = compared(asked), compared(asked, 1, "full")
+    none, full = compared(request), compared(request, 1, "full")
     assert full.recompute == "full"
-    for one in (kept, full):
+    for one in (none, full):
         data, pipeline = one.data, one.pipeline
         assert data.stages in (2, 4)
         assert pipeline.microbatches == 8
         assert one.sequences == pipeline.pipelines * 8 * pipeline.micro_batch  # type: ignore[operator]
         assert data.pipelines == 16 // data.stages
         assert data.microbatches == -(-one.sequences // (data.pipelines * data.micro_batch))  # type: ignore[operator]
-    assert kept.data.iteration_ms < full.data.iteration_ms  # type: ignore[operator]
+    assert none.data.iteration_ms < full.data.iteration_ms  # type: ignore[operator]
     # Every parameter twice: 2 bytes, from each of the two to the other.
     hidden, layers, vocab = 1024, 8, 32000
     parameters = layers * 12 * hidden**2 + 2 * vocab * hidden
-    assert kept.data.wan_gb == pytest.approx(2 * 2 * parameters / 1e9, rel=0.01)
+    assert none.data.wan_gb == pytest.approx(2 * 2 * parameters / 1e9, rel=0.01)
 
 
 def test_what_cannot_be_varied_is_refused() -> None:

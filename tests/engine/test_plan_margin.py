@@ -22,13 +22,13 @@ from tests.engine.test_plan_search import answer_of, score
 def test_a_margin_is_less_memory(memory_gb: float, margin: float, policy: str) -> None:
     """With a margin m a plan is that of GPUs with 1/(1 + m) of the memory, except for `gpu_bytes`."""
     whole = asked(policy, memory_gb=(1 + margin) * memory_gb, memory_margin=margin)
-    kept, less = answer_of(whole), answer_of(asked(policy, memory_gb=memory_gb))
-    assert score(kept) == pytest.approx(score(less), rel=1e-9)
-    if kept.best is None or less.best is None:
-        assert kept.best == less.best
-        assert f"and {100 * margin:g} % of that free" in (kept.reason or "")
+    plain, less = answer_of(whole), answer_of(asked(policy, memory_gb=memory_gb))
+    assert score(plain) == pytest.approx(score(less), rel=1e-9)
+    if plain.best is None or less.best is None:
+        assert plain.best == less.best
+        assert f"and {100 * margin:g} % of that free" in (plain.reason or "")
         return
-    ours, theirs = kept.options[kept.best], less.options[less.best]
+    ours, theirs = plain.options[plain.best], less.options[less.best]
     for use, other in zip(ours.memory_per_stage or (), theirs.memory_per_stage or (), strict=True):
         assert use.total_bytes == other.total_bytes
         assert (1 + margin) * use.total_bytes <= use.gpu_bytes * (1 + 1e-9)

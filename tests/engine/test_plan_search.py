@@ -194,12 +194,12 @@ def test_a_limit_leaves_as_many_of_very_many_cells_as_it_allows(limit: dict[str,
         "parameters_per_stage": 1e8,
     }
     data = document([3871], [], job, **limit) | {"max_dp_cells": None}
-    every, found = answer_of(data | {"method": "algorithm1"}), answer_of(data)
+    every, answer = answer_of(data | {"method": "algorithm1"}), answer_of(data)
     assert every.best is not None
     assert every.options[every.best].dp_cells < 960, "the limit must bind"
-    assert found.search is not None
-    assert found.search.stopped_by == "sampled"
-    assert score(found) >= score(every) - 1e-9 * abs(score(every))
+    assert answer.search is not None
+    assert answer.search.stopped_by == "sampled"
+    assert score(answer) >= score(every) - 1e-9 * abs(score(every))
 
 
 @pytest.mark.long
@@ -267,10 +267,10 @@ def test_no_option_is_worse_than_algorithm_1_and_each_says_what_it_is(data: dict
     """Algorithm 1 counts nothing inside a data centre, as printed, so here nothing inside takes time."""
     for dc in data["datacenters"]:
         dc["intra_gbps"], dc["intra_latency_ms"] = 1e9, 0.0
-    found = answer_of(data)
+    answer = answer_of(data)
     theirs = answer_of({**data, "method": "algorithm1"})
-    assert score(found) >= score(theirs) * (1 + 1e-9 * (-1 if score(theirs) > 0 else 1))
-    for option in found.options:
+    assert score(answer) >= score(theirs) * (1 + 1e-9 * (-1 if score(theirs) > 0 else 1))
+    for option in answer.options:
         assert sum(part.stages for part in option.partitions) == 4
         assert option.pp_time_ms is not None
         assert option.lower_bound_ms is not None
@@ -280,9 +280,9 @@ def test_no_option_is_worse_than_algorithm_1_and_each_says_what_it_is(data: dict
         for part in option.partitions:
             held = next(dc.gpus for dc in request.datacenters if dc.name == part.dc)
             assert option.gpus_used[part.dc] == part.stages * option.pipelines <= held
-    used = set(found.options[found.best].gpus_used) if found.best is not None else set()
-    assert {dc.dc for dc in found.excluded} == {dc["name"] for dc in data["datacenters"]} - used
-    assert all(dc.reason for dc in found.excluded)
+    used = set(answer.options[answer.best].gpus_used) if answer.best is not None else set()
+    assert {dc.dc for dc in answer.excluded} == {dc["name"] for dc in data["datacenters"]} - used
+    assert all(dc.reason for dc in answer.excluded)
 
 
 def crowded(
@@ -527,16 +527,16 @@ def test_memory_is_in_the_bound() -> None:
 def test_splits_keep_capacities_and_are_all_where_they_are_few(capacities: list[int], stages: int) -> None:
     if not len(capacities) <= stages <= sum(capacities):
         return
-    found, are_all = splits(capacities, stages)
+    parts, are_all = splits(capacities, stages)
     every = [
         split for split in itertools.product(*(range(1, n + 1) for n in capacities)) if sum(split) == stages
     ]
-    assert found
-    assert set(found) <= set(every)
-    assert len(set(found)) == len(found)
+    assert parts
+    assert set(parts) <= set(every)
+    assert len(set(parts)) == len(parts)
     assert are_all == (len(every) <= 16)
     if are_all:
-        assert sorted(found) == sorted(every)
+        assert sorted(parts) == sorted(every)
 
 
 @settings(max_examples=2, deadline=None)
@@ -547,10 +547,10 @@ def test_splits_keep_capacities_and_are_all_where_they_are_few(capacities: list[
 def test_of_many_data_centres_it_is_not_worse_either(gpus: list[int], objective: str) -> None:
     joined = [(a, b, 5.0 * (a % 3), 1.0 + b % 4) for a, b in itertools.combinations(range(8), 2)]
     data = document(gpus, joined, objective=objective)
-    found, theirs = answer_of(data), answer_of({**data, "method": "algorithm1"})
-    assert score(found) >= score(theirs) - 1e-9 * abs(score(theirs))
-    assert found.search is not None
-    assert found.search.stopped_by in ("proven", "candidates")
+    answer, theirs = answer_of(data), answer_of({**data, "method": "algorithm1"})
+    assert score(answer) >= score(theirs) - 1e-9 * abs(score(theirs))
+    assert answer.search is not None
+    assert answer.search.stopped_by in ("proven", "candidates")
 
 
 def test_what_was_not_tried_is_not_called_worse() -> None:

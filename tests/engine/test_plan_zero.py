@@ -83,9 +83,9 @@ def test_a_plan_that_does_not_fit_alone_fits_with_enough_replicas() -> None:
     assert fits == sorted(fits)  # more replicas never need more memory each
     assert fits[0] is False
     assert fits[-1] is True
-    found = answer_of({**of(data, 1), "method": "search"})
-    assert found.best is not None
-    assert found.options[found.best].pipelines == 8
+    answer = answer_of({**of(data, 1), "method": "search"})
+    assert answer.best is not None
+    assert answer.options[answer.best].pipelines == 8
 
 
 @settings(max_examples=10, deadline=None)

@@ -36,9 +36,9 @@ SCENARIO = parse(
 @cache
 def timeline() -> Timeline:
     """Not made at import: every process that collects tests would compile the simulator's kernels."""
-    found = simulate(SCENARIO).timeline
-    assert found is not None
-    return found
+    spans = simulate(SCENARIO).timeline
+    assert spans is not None
+    return spans
 
 
 @cache

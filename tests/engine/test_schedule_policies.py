@@ -82,7 +82,7 @@ def test_a_schedule_prints_and_parses(document: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "must read"),
         ("microbatches 1, chunks 1, traversal straight, sharing spatial, gate none\nP0 S0: F0 X0", "X0"),
@@ -98,6 +98,6 @@ def test_a_schedule_prints_and_parses(document: dict) -> None:
         ("microbatches 1, chunks 1, traversal straight, sharing spatial, gate none\nrubbish", "rubbish"),
     ],
 )
-def test_a_broken_text_is_quoted(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_broken_text_is_quoted(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_schedule(text)

@@ -136,7 +136,7 @@ def test_zb_v_says_how_much_memory_it_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "fields", "said"),
+    ("policy", "fields", "message"),
     [
         ("interleaved", {"chunks": 1}, "2 to 64"),
         ("interleaved", {"traversal": "wave"}, "loop"),
@@ -145,8 +145,8 @@ def test_zb_v_says_how_much_memory_it_lacks() -> None:
         ("1f1b", {"traversal": "loop"}, "straight"),
     ],
 )
-def test_what_a_static_order_does_not_know_is_refused(policy: str, fields: dict, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_a_static_order_does_not_know_is_refused(policy: str, fields: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         simulate(parse(Scenario, document(policy, 4, 8, **fields)))
 
 

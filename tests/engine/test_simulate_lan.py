@@ -101,9 +101,11 @@ def test_shared_messages_arrive_as_their_parts_do(
     for payload, kind in (("activation", "F"), ("gradient", "B")):
         sent = sorted((span for span in spans if span.payload == payload), key=lambda span: span.start)
         stage = 0 if kind == "F" else 1
-        made = {(op.pipeline, op.microbatch): op.end for op in spans if (op.op, op.stage) == (kind, stage)}
+        arrivals = {
+            (op.pipeline, op.microbatch): op.end for op in spans if (op.op, op.stage) == (kind, stage)
+        }
         order = [(span.pipeline, span.microbatch) for span in sent]
-        expected = by_parts(order, made, n=pipelines, lan=lan, wan=wan, latency=3)
+        expected = by_parts(order, arrivals, n=pipelines, lan=lan, wan=wan, latency=3)
         assert {(s.pipeline, s.microbatch): s.arrives for s in sent} == pytest.approx(expected)
 
 

@@ -42,24 +42,24 @@ def test_1f1b_in_closed_form(stages: int, more: int, forward: float, backward: f
     """A stage in the middle is held twice a microbatch, and sets the pace."""
     microbatches = stages + more
     times = Times(forward=forward, backward=backward)
-    made = scenario("1f1b", stages, microbatches, times=times, wan=Link(transfer=delay))
+    case = scenario("1f1b", stages, microbatches, times=times, wan=Link(transfer=delay))
     work = (microbatches + stages - 1) * (forward + backward)
-    assert simulate(made).makespan == pytest.approx(work + (2 * microbatches + 2 * stages - 5) * delay)
+    assert simulate(case).makespan == pytest.approx(work + (2 * microbatches + 2 * stages - 5) * delay)
 
 
-def span_by_relaxation(made: Scenario, schedule: Schedule) -> float:
+def span_by_relaxation(case: Scenario, schedule: Schedule) -> float:
     """The makespan, by raising starts until nothing moves. Straight traversal, links of one pipeline each: a
     sender that waits has at most one message on its way, so no message waits for a link."""
-    lengths = durations(made, 1, split=schedule.has(OpKind.W))
+    lengths = durations(case, 1, split=schedule.has(OpKind.W))
     lists = [
         [schedule.decode(int(code)) for code in schedule.ops[0, s] if code != NO_OP]
-        for s in range(made.stages)
+        for s in range(case.stages)
     ]
     end: dict[tuple[Any, int, int], float] = {}
 
     def arrival(kind: Any, m: int, sender: int, receiver: int) -> float:
-        crosses = made.dcs[sender] != made.dcs[receiver]
-        link = made.wan if crosses else made.lan
+        crosses = case.dcs[sender] != case.dcs[receiver]
+        link = case.wan if crosses else case.lan
         assert isinstance(link, Link)
         return end.get((kind, m, sender), 0.0) + link.transfer + link.latency
 
@@ -72,15 +72,15 @@ def span_by_relaxation(made: Scenario, schedule: Schedule) -> float:
                 ready = 0.0
                 if op.kind == OpKind.F and s > 0:
                     ready = arrival(OpKind.F, op.microbatch, s - 1, s)
-                if op.kind == OpKind.B and s < made.stages - 1:
+                if op.kind == OpKind.B and s < case.stages - 1:
                     ready = arrival(OpKind.B, op.microbatch, s + 1, s)
                 done = max(free, ready) + lengths[op.kind, s]
                 key = (op.kind, op.microbatch, s)
                 moved |= done > end.get(key, 0.0) + 1e-9
                 end[key] = max(done, end.get(key, 0.0))
                 free = end[key]
-                receiver = s + {OpKind.F: 1, OpKind.B: -1}.get(op.kind, made.stages)
-                if 0 <= receiver < made.stages:
+                receiver = s + {OpKind.F: 1, OpKind.B: -1}.get(op.kind, case.stages)
+                if 0 <= receiver < case.stages:
                     free = arrival(op.kind, op.microbatch, s, receiver)
     return max(end.values())
 
@@ -89,7 +89,7 @@ def span_by_relaxation(made: Scenario, schedule: Schedule) -> float:
 @given(st.data())
 def test_every_order_takes_what_the_oracle_says(data: st.DataObject) -> None:
     stages = data.draw(st.integers(2, 5))
-    made = scenario(
+    case = scenario(
         data.draw(st.sampled_from(STRAIGHT)),
         stages,
         data.draw(st.integers(1, 8)),
@@ -102,9 +102,9 @@ def test_every_order_takes_what_the_oracle_says(data: st.DataObject) -> None:
         wan=Link(latency=data.draw(st.floats(0, 3)), transfer=data.draw(st.floats(0, 3))),
         lan=Link(latency=data.draw(st.floats(0, 0.5)), transfer=data.draw(st.floats(0, 0.5))),
     )
-    timeline = simulate(made).timeline
+    timeline = simulate(case).timeline
     assert timeline is not None
-    assert timeline.makespan == pytest.approx(span_by_relaxation(made, timeline.schedule))
+    assert timeline.makespan == pytest.approx(span_by_relaxation(case, timeline.schedule))
 
 
 GREEDY = tuple(policy for policy in POLICIES if policy not in SEARCHING)
@@ -127,9 +127,9 @@ def test_overlapped_sends_are_never_slower(data: st.DataObject) -> None:
         "lan": Link(transfer=data.draw(st.sampled_from([0.0, 0.2]))),
     }
     for policy in GREEDY:
-        made = scenario(policy, 4, 4, **fields)
-        blocking = simulate(made)
-        overlapped = simulate(made.model_copy(update={"sends": "overlapped"}))
+        case = scenario(policy, 4, 4, **fields)
+        blocking = simulate(case)
+        overlapped = simulate(case.model_copy(update={"sends": "overlapped"}))
         if blocking.makespan is None:
             assert blocking.reason is not None
             assert overlapped.makespan is None or blocking.reason.startswith("sends: ")

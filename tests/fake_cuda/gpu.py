@@ -103,8 +103,8 @@ class Gpu:
         if not hasattr(self._of_thread, "host"):
             self._of_thread.host = Host()
             self._hosts.append(self._of_thread.host)
-        found: Host = self._of_thread.host
-        return found
+        own_host: Host = self._of_thread.host
+        return own_host
 
     def number_of(self, device: Any = None) -> int:
         """The number of a device as torch.cuda takes it; the thread's current one where it has none."""
@@ -183,7 +183,7 @@ class Gpu:
         name: str,
         stream: "Stream",
         uses: Sequence[Use],
-        made: Sequence[Block] = (),
+        ready: Sequence[Block] = (),
         *,
         rate: float = OP_BYTES_PER_S,
     ) -> None:
@@ -193,7 +193,7 @@ class Gpu:
             clock = stream.clock
             clock.join(self.host.clock)
             begin = clock.seconds
-            extents = [Extent.of(use.tensor) for use in uses] + [block.extent for block in made]
+            extents = [Extent.of(use.tensor) for use in uses] + [block.extent for block in ready]
             clock.seconds += max(LAUNCH_S, sum(extent.last - extent.first for extent in extents) / rate)
             self.host.clock.seconds += LAUNCH_S
             op = stream.next_op(
@@ -203,7 +203,7 @@ class Gpu:
             for use, extent in zip(uses, extents, strict=False):
                 if block := self.block_of(use.tensor):
                     self._memory.use(block, Access(op, extent, use.writes), clock, reads=use.reads)
-            for block in made:
+            for block in ready:
                 block.accesses.append(Access(op, block.extent, writes=True))
 
     def wait_for(self, clock: Clock) -> None:

@@ -121,10 +121,10 @@ class Memory:
         op, overwrites = access.op, access.writes and not reads
         if block.before and op.stream != block.stream and not clock.knows(block.before):
             self._report(Kind.REUSED, f"{op.label} uses memory that {block.before.label} may still use")
-        kept = []
+        blocks = []
         for earlier in block.accesses:
             if not access.extent.meets(earlier.extent):
-                kept.append(earlier)
+                blocks.append(earlier)
                 continue
             matters = (earlier.writes or access.writes) and op.stream != earlier.op.stream
             if matters and not clock.knows(earlier.op):
@@ -133,8 +133,8 @@ class Memory:
                 access.writes or (op.stream == earlier.op.stream and not earlier.writes)
             )
             if not ends:
-                kept.append(earlier)
-        block.accesses = [*kept, access]
+                blocks.append(earlier)
+        block.accesses = [*blocks, access]
 
     def host_use(self, extent: Extent, clock: Clock, *, writes: bool, who: str) -> None:
         """A host thread with this clock reads or writes what may be pinned memory."""

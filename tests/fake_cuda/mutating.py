@@ -12,8 +12,8 @@ def without(patch: pytest.MonkeyPatch, owner: type, method: str, line: str, inst
     function = owner.__dict__[method]
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(line) == 1, f"{owner.__name__}.{method} has no such line any more: {line}"
-    made: dict[str, Any] = {}
-    exec(source.replace(line, instead), function.__globals__, made)
-    mutated = made[method]
+    namespace: dict[str, Any] = {}
+    exec(source.replace(line, instead), function.__globals__, namespace)
+    mutated = namespace[method]
     mutated.__code__ = mutated.__code__.replace(co_qualname=function.__qualname__)  # faults name it
     patch.setattr(owner, method, mutated)

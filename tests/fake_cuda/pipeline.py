@@ -204,8 +204,8 @@ def train(job: TrainJob, gpu: Gpu, iterations: int = 1, ends: Ends | None = None
     threads = [ThreadPoolExecutor(1, f"rank-{me.rank}") for me in assigned.values()]
 
     def each(work: Callable[[int], Any]) -> list[Any]:
-        asked = [thread.submit(work, number) for number, thread in enumerate(threads)]
-        return [one.result(LONGEST_WAIT_S) for one in asked]
+        futures = [thread.submit(work, number) for number, thread in enumerate(threads)]
+        return [one.result(LONGEST_WAIT_S) for one in futures]
 
     def made(stage: int) -> Rank:
         me = assigned[0, stage]

@@ -33,9 +33,9 @@ def loads_and_ops(device: CudaDevice) -> Tensor:
 
 def fetched(device: CudaDevice) -> float:
     """The sum of what an op made, read on the host."""
-    made = torch.full((SIZE, SIZE), 2.0, device=device.name) * 3
+    tripled = torch.full((SIZE, SIZE), 2.0, device=device.name) * 3
     device.reach(device.now())
-    return float(device.copy_out(made).sum())
+    return float(device.copy_out(tripled).sum())
 
 
 def test_what_is_loaded_and_fetched_is_right_and_in_order() -> None:
@@ -119,7 +119,7 @@ def beside(copy: Ran, ops: list[Ran]) -> float:
 
 
 def test_ops_are_timed_by_the_clock_of_the_device() -> None:
-    told: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     with fake_cuda() as gpu:
         device = CudaDevice(0)
         start = device.begin(0.0)
@@ -130,10 +130,10 @@ def test_ops_are_timed_by_the_clock_of_the_device() -> None:
         with pytest.raises(RuntimeError, match="not ready"):
             start.elapsed_time(early)
         end = device.end(start, None)
-        device.tell(start, end, lambda begin, end: told.append((begin, end)))
-        assert not told
+        device.tell(start, end, lambda begin, end: spans.append((begin, end)))
+        assert not spans
         device.settle()
-    ((begin, over),) = told
+    ((begin, over),) = spans
     took = max(ran.end for ran in gpu.ran) - min(ran.begin for ran in gpu.ran)
     assert over - begin == pytest.approx(took, rel=0.01)
 

@@ -44,9 +44,9 @@ def of(**changes: Any) -> TrainJob:
     return job(**{**values, "policy": "1f1b", **changes})
 
 
-def over_nccl(asked: TrainJob, gpu: Gpu) -> Answer:
+def over_nccl(train_job: TrainJob, gpu: Gpu) -> Answer:
     """Train an iteration with a communicator for each link inside a data centre."""
-    return train(asked, gpu, ends=direct_ends(asked, schedule_of(asked), Nccl(gpu, STAGES)))
+    return train(train_job, gpu, ends=direct_ends(train_job, schedule_of(train_job), Nccl(gpu, STAGES)))
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,20 @@ def over_nccl(asked: TrainJob, gpu: Gpu) -> Answer:
     [pytest.param(name, marks=pytest.mark.long) if name in SEARCHING else name for name in MODULES],
 )
 def test_an_iteration_of_each_policy_equals_one_pass_and_is_in_order(policy: str) -> None:
-    asked = of(policy=policy)
+    train_job = of(policy=policy)
     with fake_cuda(count=STAGES) as gpu:
-        answer = over_nccl(asked, gpu)
+        answer = over_nccl(train_job, gpu)
     assert gpu.faults == []
-    assert far(answer, whole(asked)) < 1e-9
+    assert far(answer, whole(train_job)) < 1e-9
 
 
 def test_links_within_and_between_data_centres_and_a_second_iteration() -> None:
     """The first hop is NCCL's, the second goes through host memory; all hops through it gives the same."""
-    asked = of(dc_of_stage=[0, 0, 1], recompute=True, policy="atlas")
+    train_job = of(dc_of_stage=[0, 0, 1], recompute=True, policy="atlas")
     with fake_cuda(count=STAGES) as gpu:
-        ends = direct_ends(asked, schedule_of(asked), Nccl(gpu, STAGES))
+        ends = direct_ends(train_job, schedule_of(train_job), Nccl(gpu, STAGES))
         assert sorted(ends) == [0, 1]
-        mixed = train(asked, gpu, iterations=2, ends=ends)
+        mixed = train(train_job, gpu, iterations=2, ends=ends)
     assert gpu.faults == []
     assert {ran.name for ran in gpu.ran if ran.name.startswith(("nccl", "copy to"))} == {
         "nccl send",
@@ -76,7 +76,7 @@ def test_links_within_and_between_data_centres_and_a_second_iteration() -> None:
         "copy to device",
     }
     with fake_cuda(count=STAGES) as gpu:
-        through_host = train(asked, gpu, iterations=2)
+        through_host = train(train_job, gpu, iterations=2)
     assert far(mixed, through_host) == 0.0
 
 
@@ -99,9 +99,9 @@ class Side:
         self._incoming.begin(0)
         sent = []
         for m in range(MESSAGES):
-            made = torch.full((SIZE,), float(m), device=self.device.name) * 2
-            sent.append(self._outgoing.send((0, m), made, None))
-        del made
+            doubled = torch.full((SIZE,), float(m), device=self.device.name) * 2
+            sent.append(self._outgoing.send((0, m), doubled, None))
+        del doubled
         sums = [self._sum(m) for m in needed]
         self.device.settle()
         for one in sent:
@@ -125,10 +125,10 @@ def exchanged(gpu: Gpu, needed: list[int], *, one_for_both: bool = False) -> lis
         ends = (there[0], there[0]), (there[1], there[1])
     threads = [ThreadPoolExecutor(1, f"rank-{number}") for number in (0, 1)]
     try:
-        made = [thread.submit(Side, number, *ends[number]) for number, thread in enumerate(threads)]
-        sides = [one.result() for one in made]
-        asked = [thread.submit(side.exchange, needed) for side, thread in zip(sides, threads, strict=True)]
-        return [one.result() for one in asked]
+        futures = [thread.submit(Side, number, *ends[number]) for number, thread in enumerate(threads)]
+        sides = [one.result() for one in futures]
+        futures = [thread.submit(side.exchange, needed) for side, thread in zip(sides, threads, strict=True)]
+        return [one.result() for one in futures]
     finally:
         for thread in threads:
             thread.shutdown()
@@ -232,8 +232,8 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock(monkeypatch: pytest.Monke
 
 def test_ranks_connect_their_links_without_waiting_in_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     """As NCCL does, a communicator's creation blocks until both of its ranks have come."""
-    asked = of(policy="interleaved")
-    schedule, assigned = schedule_of(asked), single_machine(asked, run="x", log_dir="").ranks
+    train_job = of(policy="interleaved")
+    schedule, assigned = schedule_of(train_job), single_machine(train_job, run="x", log_dir="").ranks
     with fake_cuda(count=STAGES) as gpu:
         nccl, lock = Nccl(gpu, STAGES), threading.Lock()
         pairs: dict[tuple[int, ...], tuple[End, End]] = {}
@@ -249,7 +249,7 @@ def test_ranks_connect_their_links_without_waiting_in_a_circle(monkeypatch: pyte
 
         def links(me: RankAssignment) -> dict[int, DirectLink]:
             mesh = object.__new__(Mesh)
-            mesh.me, mesh.job, mesh.store = me, asked, HashStore()
+            mesh.me, mesh.job, mesh.store = me, train_job, HashStore()
             mesh._schedule, mesh._device = schedule, CudaDevice(me.gpu)
             mesh._by_place = {(a.pipeline, a.stage): a for a in assigned}
             return mesh._direct_links()
@@ -257,10 +257,10 @@ def test_ranks_connect_their_links_without_waiting_in_a_circle(monkeypatch: pyte
         monkeypatch.setattr("engine.train.mesh.nccl_group", nccl_group)
         monkeypatch.setattr("engine.train.mesh.backend_of", lambda job, dcs, *, nccl: "nccl")
         with ThreadPoolExecutor(STAGES) as pool:
-            made = list(pool.map(links, assigned))
+            groups = list(pool.map(links, assigned))
     assert gpu.faults == []
     # The loop's last hop joins the last stage to the first: links 4 and 5.
-    assert [sorted(one) for one in made] == [[0, 1, 4, 5], [0, 1, 2, 3], [2, 3, 4, 5]]
+    assert [sorted(one) for one in groups] == [[0, 1, 4, 5], [0, 1, 2, 3], [2, 3, 4, 5]]
     for link in range(6):
         sender, receiver = ends_of(link, STAGES)
-        assert pairs[sender, receiver] == (made[sender][link].group, made[receiver][link].group)
+        assert pairs[sender, receiver] == (groups[sender][link].group, groups[receiver][link].group)

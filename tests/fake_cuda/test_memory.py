@@ -51,7 +51,7 @@ def test_stages_of_llama_take_what_is_counted_of_a_cpu(policy: str, dtype: str) 
 def peaks_are_counted(
     shape: dict[str, Any], policy: str, recompute: bool, dtype: str, *, least: float
 ) -> None:
-    asked = job(
+    train_job = job(
         pipelines=1,
         microbatches=6,
         micro_batch=2,
@@ -60,25 +60,28 @@ def peaks_are_counted(
         recompute=recompute,
         model=shape,
     )
-    check(asked, least=least)
+    check(train_job, least=least)
 
 
 def test_stages_with_other_numbers_of_layers_take_what_is_counted() -> None:
-    asked = job(pipelines=1, microbatches=6, micro_batch=2, policy="1f1b", model=SHAPE)
-    even, by_hand = stage_memory(asked), stage_memory(asked.with_fields("cell", layers_per_stage=[1, 4, 1]))
+    train_job = job(pipelines=1, microbatches=6, micro_batch=2, policy="1f1b", model=SHAPE)
+    even, by_hand = (
+        stage_memory(train_job),
+        stage_memory(train_job.with_fields("cell", layers_per_stage=[1, 4, 1])),
+    )
     assert [two.total_bytes > one.total_bytes for one, two in zip(even, by_hand, strict=True)] == [
         False,
         True,
         False,
     ]
-    check(asked.with_fields("cell", layers_per_stage=[1, 4, 1]), least=0.99)
+    check(train_job.with_fields("cell", layers_per_stage=[1, 4, 1]), least=0.99)
 
 
-def check(asked: TrainJob, *, least: float) -> None:
+def check(train_job: TrainJob, *, least: float) -> None:
     with fake_cuda(count=3) as gpu:
-        train(asked, gpu, iterations=2)  # the optimizer's state is there from the first step on
+        train(train_job, gpu, iterations=2)  # the optimizer's state is there from the first step on
         peaks = list(gpu.peak_bytes)
-    for stage, peak in zip(stage_memory(asked), peaks, strict=True):
+    for stage, peak in zip(stage_memory(train_job), peaks, strict=True):
         assert least * peak < stage.total_bytes < 1.12 * peak, (stage, peak)
 
 
@@ -88,8 +91,8 @@ def test_a_stage_takes_what_a_gpu_measured(case: tuple[str, int, str, bool, floa
     shape = {"family": family, "layers": 2, "hidden": 2048, "heads": 16, "vocab": vocab, "seq": 2048}
     if family == "llama":
         shape |= {"kv_heads": 8, "ffn": 8192}
-    asked = {"model": shape, "dtype": dtype, "recompute": recompute, "repeats": 1}
-    profiled = parse(ProfileRequest, asked).job
+    request = {"model": shape, "dtype": dtype, "recompute": recompute, "repeats": 1}
+    profiled = parse(ProfileRequest, request).job
     device = profiled.device.model_copy(update={"kind": "cuda"})
     counted = stage_memory(profiled.model_copy(update={"device": device}))[0].activation_bytes
     assert counted / 1e9 == pytest.approx(measured_gb, rel=0.02)

@@ -68,11 +68,11 @@ def _known_to_the_fake(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock whose order the fake knows, and a mask that torch cannot make while a dispatch mode watches."""
     from torch.nn.attention import bias  # with it torch._dynamo: seconds, for a process that runs these tests
 
-    made = bias.causal_lower_right
+    bias_class = bias.causal_lower_right
 
     def mask(*size: int) -> Any:
         with unwatched():
-            return made(*size)
+            return bias_class(*size)
 
     monkeypatch.setattr(bias, "causal_lower_right", mask)
     monkeypatch.setattr("engine.serve.kv_pool.RLock", threading.Condition)  # which holds an RLock
@@ -215,8 +215,8 @@ def test_the_next_stage_gets_the_hidden_states_of_the_device(folder: Path) -> No
         sender = HiddenSender(identity(0), store, behind=1, most_bytes=10**6)
         try:
             assert stage.pool.reserve("r", len(PROMPT), lease_s=60.0) is None
-            made = stage.run(chunk, torch.tensor(PROMPT))
-            sender.send(HiddenHeader(request="r", done=0, tokens=len(PROMPT), lease_s=60.0), made)
+            hidden = stage.run(chunk, torch.tensor(PROMPT))
+            sender.send(HiddenHeader(request="r", done=0, tokens=len(PROMPT), lease_s=60.0), hidden)
             return behind.came.get(timeout=LIMIT_S)
         finally:
             sender.close()

@@ -85,10 +85,10 @@ def of(gradients: str = "host") -> TrainJob:
 
 @pytest.mark.parametrize("gradients", ["host", "device"])
 def test_steps_equal_those_on_the_host_and_are_in_order(gradients: str) -> None:
-    asked = of(gradients)
-    losses, weights = Worker(asked, CpuDevice()).train(2)
+    train_job = of(gradients)
+    losses, weights = Worker(train_job, CpuDevice()).train(2)
     with fake_cuda() as gpu:
-        there = Worker(asked, CudaDevice(0))
+        there = Worker(train_job, CudaDevice(0))
         assert there.train(2)[0] == pytest.approx(losses, rel=1e-12)
         assert torch.equal(torch.cat([w.flatten() for w in there.model.weights]), weights)
         assert there.spans.ops.count("F") == there.spans.ops.count("B")

@@ -44,12 +44,12 @@ def _small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda changes: changes["policy"],
 )
 def test_iterations_equal_one_pass_and_are_in_order(changes: dict[str, object]) -> None:
-    asked = of(**changes)
+    train_job = of(**changes)
     with fake_cuda(count=3) as gpu:
-        answer = train(asked, gpu)
+        answer = train(train_job, gpu)
     assert gpu.faults == []
-    assert far(answer, whole(asked)) < (0.02 if asked.device.dtype == "bf16" else 1e-9)  # type: ignore[arg-type]
-    schedule = schedule_of(asked)
+    assert far(answer, whole(train_job)) < (0.02 if train_job.device.dtype == "bf16" else 1e-9)  # type: ignore[arg-type]
+    schedule = schedule_of(train_job)
     assert answer.ops == [[str(op) for op in schedule.order(0, stage)] for stage in range(3)]
 
 
@@ -175,8 +175,8 @@ def test_a_rank_goes_on_from_what_it_kept() -> None:
 
 def test_a_profile_reads_times_of_the_device() -> None:
     with fake_cuda() as gpu:
-        asked = {"model": LLAMA, "stages": 3, "device": "cuda", "repeats": 2}
-        measured = profile_stage(parse(ProfileRequest, asked), 1)
+        request = {"model": LLAMA, "stages": 3, "device": "cuda", "repeats": 2}
+        measured = profile_stage(parse(ProfileRequest, request), 1)
     assert gpu.faults == []
     took_s = max(ran.end for ran in gpu.ran)
     assert all(0 < median < 1e3 * took_s for median, _ in measured.times_ms.values())

@@ -52,10 +52,10 @@ class Threads:
     def submit(
         self, pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> "Future[Any]":
-        asked = self._gpu.host.clock.copy()
+        clock = self._gpu.host.clock.copy()
 
         def done() -> Any:
-            self._gpu.wait_for(asked)
+            self._gpu.wait_for(clock)
             return work(*args, **kwargs)
 
         return _submit(pool, done)

@@ -72,17 +72,17 @@ class Watch(TorchDispatchMode):
             return func(*args, **kwargs)
         device = min(on, default=self._gpu.number_of())
         self._check_devices(func, tensors, device, in_backward)
-        made = _ON_CUDA_ALONE.get(func, func)(*args, **kwargs)
-        new = self._new(made, device)
+        result = _ON_CUDA_ALONE.get(func, func)(*args, **kwargs)
+        new = self._new(result, device)
         if new:  # an op that may return a view has copied instead
             uses += _uses(func, args, kwargs, of_views=True)
         self._ran(func, uses, new, device)
-        return made
+        return result
 
-    def _new(self, made: Any, device: int) -> list[Block]:
+    def _new(self, result: Any, device: int) -> list[Block]:
         """The memory of those results of an op that are no views of what was there."""
         gpu = self._gpu
-        new = (gpu.allocate(t, device) for t in _tensors(made) if gpu.block_of(t) is None)
+        new = (gpu.allocate(t, device) for t in _tensors(result) if gpu.block_of(t) is None)
         return [block for block in new if block is not None]
 
     def _ran(self, func: Any, uses: list[Use], new: list[Block], device: int) -> None:
@@ -110,10 +110,10 @@ class Watch(TorchDispatchMode):
         gpu.launch(
             "copy to device" if devices[1] is None else "copy to host", stream, uses, rate=COPY_BYTES_PER_S
         )
-        made = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         if not (not_blocking and all(blocks)):
             stream.synchronize()
-        return made
+        return result
 
     def _check_devices(self, func: Any, tensors: Sequence[Tensor], device: int, in_backward: bool) -> None:
         if func.overloadpacket in INDICES_MAY_BE_ON_THE_HOST:

@@ -68,7 +68,7 @@ class LocalOutgoing:
 
     def begin(self, iteration: int) -> None: ...
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> _Left:
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> _Left:
         self.office.put((self.sender, self.receiver, self.way, key), tensor.clone())
         return _Left()
 

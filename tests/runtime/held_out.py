@@ -14,12 +14,12 @@ from engine.train.corpus import corpus_of
 
 def held_out_loss(of: TrainJob, folder: Path) -> float:
     """The loss of the latest checkpoint in `folder` on what the job holds out: no stages, no messages."""
-    found = find(str(folder))
+    checkpoint = find(str(folder))
     model = torch.nn.Sequential(
         *[build_layer(of.model, n, of.optimizer.seed) for n in range(of.model.layers + 2)]
     )
     for number, layer in enumerate(model):
-        saved = safetensors.load(found.layer(number))
+        saved = safetensors.load(checkpoint.layer(number))
         weights = {k.removeprefix("weights."): v for k, v in saved.items() if k.startswith("weights.")}
         layer.load_state_dict(weights)
     held_out = corpus_of(of).held_out

@@ -34,15 +34,17 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end. Raises subprocess.TimeoutExpired."""
-        found = self._read(timeout)
-        if found is None:
+        status = self._read(timeout)
+        if status is None:
             raise subprocess.TimeoutExpired("a host", timeout or 0.0)
-        return found
+        return status
 
     def _read(self, timeout: float | None) -> int | None:
         if self.returncode is None and _ready(self._status, timeout):
-            said = os.read(self._status, 64)  # nothing: what forks hosts was killed, and with it what it knew
-            self.returncode = int(said) if said else -signal.SIGKILL
+            status = os.read(
+                self._status, 64
+            )  # nothing: what forks hosts was killed, and with it what it knew
+            self.returncode = int(status) if status else -signal.SIGKILL
         return self.returncode
 
     def __del__(self) -> None:
@@ -70,14 +72,14 @@ class Nursery:
 
     def start(self, stderr: IO[bytes]) -> Forked:
         """Fork a host in the directory where we are now."""
-        (stdin, to), (of, stdout), (status, told) = os.pipe(), os.pipe(), os.pipe()
-        given = [stdin, stdout, stderr.fileno(), told]
+        (stdin, to), (of, stdout), (status, end) = os.pipe(), os.pipe(), os.pipe()
+        given = [stdin, stdout, stderr.fileno(), end]
         try:
             with self._asking:
                 socket.send_fds(self._socket, [os.getcwd().encode()], given)
                 pid = int(self._socket.recv(64))
         finally:
-            for fd in (stdin, stdout, told):
+            for fd in (stdin, stdout, end):
                 os.close(fd)
         return Forked(pid, to, of, status)
 
@@ -120,10 +122,10 @@ def main(fd: int) -> None:
             running[child] = fds[3]
             owner.send(str(child).encode())
         while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            told = running.pop(ended[0])
+            end = running.pop(ended[0])
             with contextlib.suppress(BrokenPipeError):
-                os.write(told, str(os.waitstatus_to_exitcode(ended[1])).encode())
-            os.close(told)
+                os.write(end, str(os.waitstatus_to_exitcode(ended[1])).encode())
+            os.close(end)
 
 
 def _be_host(run: Any, directory: bytes, fds: list[int], ours: list[int]) -> None:

@@ -65,11 +65,11 @@ def one(run: Machines, kind: str, random_: random.Random) -> Kill:
     time.sleep(random_.uniform(0.0, 0.6))
     spans = run.of_kind("spans")
     attempt, reached = spans[-1]["attempt"], max(e["iteration"] for e in spans)
-    told = len(run.of_kind("recovery"))
+    events = len(run.of_kind("recovery"))
     began, unix = time.monotonic(), time.time()
     strike(run, kind, random_)
-    run.wait(lambda: len(run.of_kind("recovery")) > told, "the recovery", 90.0)
-    recovery = run.of_kind("recovery")[told]
+    run.wait(lambda: len(run.of_kind("recovery")) > events, "the recovery", 90.0)
+    recovery = run.of_kind("recovery")[events]
     run.wait(lambda: _again(run, attempt, reached), "the iteration that was lost", 90.0)
     return Kill(
         kind=kind,

@@ -135,12 +135,12 @@ def run(case: str, schedule: Schedule, group: dist.ProcessGroup, rank: int, fold
         expected = plain.step(number)
         assert len(losses) == (MICROBATCHES if length - 1 in layers else 0)
         if losses:
-            found = deviation(torch.stack(losses).detach(), torch.stack(expected))
-            worst["losses"] = max(worst["losses"], found)
+            error = deviation(torch.stack(losses).detach(), torch.stack(expected))
+            worst["losses"] = max(worst["losses"], error)
         for position, module in layers.items():
             pairs = zip(module.parameters(), plain.layers[position].parameters(), strict=True)
-            found = max(deviation(ours.grad, theirs.grad) for ours, theirs in pairs)  # type: ignore[arg-type]
-            worst["gradients"] = max(worst["gradients"], found)
+            error = max(deviation(ours.grad, theirs.grad) for ours, theirs in pairs)  # type: ignore[arg-type]
+            worst["gradients"] = max(worst["gradients"], error)
     return worst
 
 

@@ -115,7 +115,7 @@ def test_a_longer_way_is_planned_for_as_one() -> None:
     schedule = schedule_of(of)
     expected = planned(of.scenario, schedule)
     assert expected[LATENCY, 1, 2] == 10.0
-    found = replan(of, schedule, expected, {**expected, (LATENCY, 1, 2): 30.0})
+    plan = replan(of, schedule, expected, {**expected, (LATENCY, 1, 2): 30.0})
     far = job(
         **{
             **EMULATED,
@@ -125,18 +125,18 @@ def test_a_longer_way_is_planned_for_as_one() -> None:
         }
     )
     assert far.scenario.hop_transfer[1] == pytest.approx(of.scenario.hop_transfer[1], rel=0.01)
-    assert found.schedule is not None
-    assert found.after_s == pytest.approx(predict(far).iteration_s, rel=0.01)
-    assert found.before_s == pytest.approx(predict(far, schedule=schedule).iteration_s, rel=0.01)
-    assert found.after_s < 0.8 * found.before_s
+    assert plan.schedule is not None
+    assert plan.after_s == pytest.approx(predict(far).iteration_s, rel=0.01)
+    assert plan.before_s == pytest.approx(predict(far, schedule=schedule).iteration_s, rel=0.01)
+    assert plan.after_s < 0.8 * plan.before_s
 
 
 @given(st.lists(st.sampled_from([0.5, 1.5]), max_size=20))
 def test_what_swings_is_no_deviation(swings: list[float]) -> None:
     judge = Judge(PLANNED, limit=LIMIT, iterations=3)
     for at, factor in enumerate(swings):
-        found = judge.observe(times({("F", 0): factor}))
-        assert (found is not None) == (at >= 2 and len(set(swings[at - 2 : at + 1])) == 1)
+        deviation = judge.observe(times({("F", 0): factor}))
+        assert (deviation is not None) == (at >= 2 and len(set(swings[at - 2 : at + 1])) == 1)
 
 
 def test_a_summary_has_what_the_schedule_counts_on_where_all_runs_as_planned() -> None:
@@ -162,26 +162,26 @@ def slow_gpu(of: Any, stage: int, factor: float) -> tuple[Any, dict[Any, float],
 def test_planning_anew_is_worth_it_or_the_plan_stays() -> None:
     of = job(**EMULATED)
     schedule, expected, measured = slow_gpu(of, 0, 1.3)
-    found = replan(of, schedule, expected, measured)
-    assert found.schedule is not None
-    assert found.planned_s < found.after_s < found.before_s * (1 - LEAST_GAIN)
+    plan = replan(of, schedule, expected, measured)
+    assert plan.schedule is not None
+    assert plan.planned_s < plan.after_s < plan.before_s * (1 - LEAST_GAIN)
     scenario = scenario_as_measured(of, schedule.sharing, {("F", 0): 1.3, ("R", 0): 1.3, ("B", 0): 1.3})
-    slower_by = found.before_s - found.after_s
-    makespans = [time_ops(scenario, each).makespan / 1e3 for each in (schedule, found.schedule)]
+    slower_by = plan.before_s - plan.after_s
+    makespans = [time_ops(scenario, each).makespan / 1e3 for each in (schedule, plan.schedule)]
     assert slower_by == pytest.approx(makespans[0] - makespans[1], abs=2e-3)
-    same = replan(of, found.schedule, measured, measured)
+    same = replan(of, plan.schedule, measured, measured)
     assert same.schedule is None
-    assert same.planned_s == same.before_s == same.after_s == pytest.approx(found.after_s)
+    assert same.planned_s == same.before_s == same.after_s == pytest.approx(plan.after_s)
 
 
 def test_a_search_keeps_to_the_shape_of_the_present_schedule() -> None:
     of = job(**{**EMULATED, "adapt": {"policy": "auto"}, "time_limit_s": 1.0, "accumulation": 2})
     schedule, expected, measured = slow_gpu(of, 2, 2.0)
-    found = replan(of, schedule, expected, measured)
-    assert found.policy == "auto"
-    assert found.schedule is not None
-    assert (found.schedule.traversal, found.schedule.sharing) == (schedule.traversal, schedule.sharing)
-    assert found.schedule.microbatches == schedule.microbatches
+    plan = replan(of, schedule, expected, measured)
+    assert plan.policy == "auto"
+    assert plan.schedule is not None
+    assert (plan.schedule.traversal, plan.schedule.sharing) == (schedule.traversal, schedule.sharing)
+    assert plan.schedule.microbatches == schedule.microbatches
 
 
 class Reports(Store):
@@ -200,9 +200,9 @@ def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> N
 def _go_over_in_any_order(slow_from: int, chance: random.Random) -> None:
     of = job(**EMULATED)
     schedule, expected, slow = slow_gpu(of, 0, 1.5)
-    store, said, steps = Reports(), [], slow_from + WARM_UP + 9
+    store, lines, steps = Reports(), [], slow_from + WARM_UP + 9
     leader = Leader(
-        store, spec=single_machine(of, run="test", log_dir=""), schedule=schedule, emit=as_dicts(said)
+        store, spec=single_machine(of, run="test", log_dir=""), schedule=schedule, emit=as_dicts(lines)
     )
     ranks: list[Follower] = [leader, *(Follower(store, rank=rank) for rank in range(1, 6))]
     at, inside = [0] * 6, [False] * 6
@@ -227,7 +227,7 @@ def _go_over_in_any_order(slow_from: int, chance: random.Random) -> None:
         rows = [[*name, ms] for name, ms in taken.items()] if rank in (0, 3) else []
         store.set(f"adapt/report/{at[rank] % 4}/{rank}", json.dumps([at[rank], rows]))
         inside[rank], at[rank] = False, at[rank] + 1
-    assert [e["iteration"] for e in said] == switched[0]
+    assert [e["iteration"] for e in lines] == switched[0]
     assert len(switched[0]) == 1
     assert all(own == switched[0] for own in switched)
     assert all(own == texts[0] for own in texts)
@@ -255,7 +255,7 @@ def test_with_strategy_swap_it_is_refused() -> None:
 
 def check_switched(run: Run, result: dict[str, Any]) -> None:
     """Every rank has one order of ops between two new plans, and all change theirs where it is said."""
-    begins = [told["iteration"] for told in result["adaptations"] if told["replanned"]]
+    begins = [change["iteration"] for change in result["adaptations"] if change["replanned"]]
     assert begins
     orders: dict[int, dict[int, list[tuple[str, int]]]] = {}
     for event in run.of_kind("spans"):
@@ -317,9 +317,9 @@ def test_each_iteration_of_a_result_counts_with_the_plan_that_held_in_it() -> No
         return completed(of, schedule, {**measured, "median_s_of_stage": [ends] * 3, "counted": (first, end)})
 
     for first, end, plan in [(2, 10, 0), (2, 17, 0), (2, 19, 1), (10, 20, 1), (15, 20, 1), (2, 5, 0)]:
-        found = of_window(first, end, event)
-        assert found["iteration_ms"]["simulated"] == pytest.approx(1e3 * lasts[plan].iteration_s)
-        assert found["deviation"] == pytest.approx(1e-3 / lasts[plan].iteration_s - 1)
+        row = of_window(first, end, event)
+        assert row["iteration_ms"]["simulated"] == pytest.approx(1e3 * lasts[plan].iteration_s)
+        assert row["deviation"] == pytest.approx(1e-3 / lasts[plan].iteration_s - 1)
     half = of_window(0, 20, event)["utilization"]["simulated"]
     busy = sum(each.utilization * each.iteration_s for each in lasts)
     assert half == pytest.approx(busy / sum(each.iteration_s for each in lasts))
@@ -333,8 +333,8 @@ def test_each_iteration_of_a_result_counts_with_the_plan_that_held_in_it() -> No
 @pytest.mark.long
 def test_a_run_that_adapts_recovers_with_the_losses_of_one_process(tmp_path: Path) -> None:
     """On a CPU without `times_ms` every time is off, so that both lives judge and plan at once."""
-    asked = {"deviation": 0.01, "iterations": 1}
-    of = job(dtype="fp64", steps=14, recovery={}, adapt=asked)
+    train_job = {"deviation": 0.01, "iterations": 1}
+    of = job(dtype="fp64", steps=14, recovery={}, adapt=train_job)
     with Machines(of, tmp_path, [range(6)]) as run:
         run.at_step(6)
         run.kill_rank(4)

@@ -36,9 +36,9 @@ class Store:
 @given(ranks=st.integers(2, 6), steps=st.integers(1, 12), asked_at=st.integers(0, 40), data=st.data())
 def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at: int, data: Any) -> None:
     """Ranks in any order; all they rely on: nobody ends an iteration that the first has not begun."""
-    store, stop_flag, said = Store(), bytearray(1), []
+    store, stop_flag, lines = Store(), bytearray(1), []
     ends = [
-        Boundary(store, rank=rank, stop_flag=stop_flag, leads=rank == 0, emit=as_dicts(said))
+        Boundary(store, rank=rank, stop_flag=stop_flag, leads=rank == 0, emit=as_dicts(lines))
         for rank in range(ranks)
     ]
     at, done, inside = [0] * ranks, [False] * ranks, [False] * ranks
@@ -62,9 +62,9 @@ def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at
     if not all(done):
         return  # the draw ran out of turns
     assert len(set(at)) == 1
-    if said:
-        assert at[0] == min(steps, said[0]["iteration"] + 1)
-        assert int(store.get(KEY)) == said[0]["iteration"]
+    if lines:
+        assert at[0] == min(steps, lines[0]["iteration"] + 1)
+        assert int(store.get(KEY)) == lines[0]["iteration"]
 
 
 @pytest.mark.long
@@ -73,8 +73,8 @@ def test_a_run_ends_at_a_boundary_with_result_and_digest(tmp_path: Path) -> None
     assert run.training.wait(LIMIT_S)
     run.group.stop_at_boundary()
     result = run.result(60)
-    (said,) = run.of_kind("boundary")
-    last = said["iteration"]
+    (events,) = run.of_kind("boundary")
+    last = events["iteration"]
     assert result["steps"] == last + 1 == len(result["losses"])
     by_rank: dict[int, list[int]] = {}
     for event in run.of_kind("spans"):

@@ -128,13 +128,13 @@ def test_what_is_found_is_what_was_there_at_the_boundary(where: str) -> None:
     assert ranks.close() == ["saved"] * 3
     gone = ranks.events[0]["where"]
     assert [event.get("removed") for event in ranks.events] == [None, None, [gone]], "keep 2"
-    found = find(where)
-    assert found.manifest.step == 3
-    assert [layer.number for layer in found.manifest.layers] == [0, 1]
+    checkpoint = find(where)
+    assert checkpoint.manifest.step == 3
+    assert [layer.number for layer in checkpoint.manifest.layers] == [0, 1]
     # after step 3 the weights had grown twice
-    assert found.layer(0) == to_bytes({"weights.w": torch.zeros(3) + 2})
-    assert found.layer(1) == to_bytes({"weights.w": torch.ones(2) + 2})
-    assert find(found.where).name == found.name
+    assert checkpoint.layer(0) == to_bytes({"weights.w": torch.zeros(3) + 2})
+    assert checkpoint.layer(1) == to_bytes({"weights.w": torch.ones(2) + 2})
+    assert find(checkpoint.where).name == checkpoint.name
     assert len(open_place(where).names()) == 2, "keep 2"
 
 
@@ -261,21 +261,21 @@ def saved(folder: Path) -> Checkpoint:
 
 
 def test_corrupt_files_are_refused_by_name(tmp_path: Path) -> None:
-    found = saved(tmp_path)
-    path = Path(found.where) / "layer-00001.safetensors"
+    checkpoint = saved(tmp_path)
+    path = Path(checkpoint.where) / "layer-00001.safetensors"
     whole = path.read_bytes()
     for position in (0, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         with pytest.raises(InputError, match=r"layer-00001.*corrupt"):
-            found.layer(1)
+            checkpoint.layer(1)
     path.write_bytes(whole[:-1])
     with pytest.raises(InputError, match=r"layer-00001.*corrupt"):
-        found.layer(1)
+        checkpoint.layer(1)
     path.unlink()
     with pytest.raises(InputError, match="cannot be read"):
-        found.layer(1)
+        checkpoint.layer(1)
     with pytest.raises(InputError, match="holds no layer 7"):
-        found.layer(7)
+        checkpoint.layer(7)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def torn_in_the_middle(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tear", "said"),
+    ("tear", "message"),
     [
         (torn_in_the_middle, "layer-00001.safetensors has"),
         (lambda folder: (folder / "layer-00001.safetensors").unlink(), "layer-00001.safetensors is missing"),
@@ -308,7 +308,7 @@ def torn_in_the_middle(folder: Path) -> None:
     ],
 )
 def test_a_torn_latest_checkpoint_gives_way_to_the_whole_one_before(
-    tear: Any, said: str, tmp_path: Path
+    tear: Any, message: str, tmp_path: Path
 ) -> None:
     ranks = Ranks(open_place(str(tmp_path)), settings(str(tmp_path), keep=3))
     for step in (1, 2, 3):
@@ -317,20 +317,20 @@ def test_a_torn_latest_checkpoint_gives_way_to_the_whole_one_before(
     assert find(str(tmp_path)).passed_over == ()
     steps = {int(name.split("-")[1]): name for name in open_place(str(tmp_path)).names()}
     tear(tmp_path / steps[3])
-    found = find(str(tmp_path))
-    assert found.manifest.step == 2
-    (passed,) = found.passed_over
+    checkpoint = find(str(tmp_path))
+    assert checkpoint.manifest.step == 2
+    (passed,) = checkpoint.passed_over
     assert steps[3] in str(passed)
-    assert said in passed.why
+    assert message in passed.why
     events: list[dict[str, Any]] = []
-    report_resumed(found, job(), 0, as_dicts(events))
+    report_resumed(checkpoint, job(), 0, as_dicts(events))
     (torn,) = events
     assert (torn["step"], torn["state"], torn["where"]) == (3, "torn", str(tmp_path / steps[3]))
     assert torn["detail"] == passed.why
     tear(tmp_path / steps[2])
     assert len(find(str(tmp_path)).passed_over) == 2
     tear(tmp_path / steps[1])
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         find(str(tmp_path))
 
 
@@ -356,13 +356,13 @@ def test_an_older_torn_checkpoint_is_no_news(tmp_path: Path) -> None:
     ],
 )
 def test_of_another_job(changes: dict, message: str, tmp_path: Path) -> None:
-    found = saved(tmp_path)
+    checkpoint = saved(tmp_path)
     with pytest.raises(InputError, match=message):
-        check_fits(found, job(**changes), "aa")
+        check_fits(checkpoint, job(**changes), "aa")
     with pytest.raises(InputError, match="another data, tokenizer"):
-        check_fits(found, job(), "bb")
+        check_fits(checkpoint, job(), "bb")
     # the same batch, cut otherwise
-    check_fits(found, job(pipelines=1, microbatches=6, policy="gpipe", lr=0.5), "aa")
+    check_fits(checkpoint, job(pipelines=1, microbatches=6, policy="gpipe", lr=0.5), "aa")
 
 
 def test_layers_come_back_bit_by_bit(tmp_path: Path) -> None:

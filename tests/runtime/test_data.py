@@ -161,8 +161,8 @@ def test_a_spike_or_nan_ends_the_run() -> None:
 
 
 def test_what_is_watched_reaches_the_ranks(tmp_path: Path) -> None:
-    for asked, got in ((False, False), ({"factor": 9}, SpikeSettings(factor=9)), (None, SpikeSettings())):
-        spec = single_machine(job(spike=asked), run="x", log_dir=str(tmp_path))
+    for setting, got in ((False, False), ({"factor": 9}, SpikeSettings(factor=9)), (None, SpikeSettings())):
+        spec = single_machine(job(spike=setting), run="x", log_dir=str(tmp_path))
         assert LaunchSpec.from_json(spec.to_json()).job.optimizer.spike == got
 
 

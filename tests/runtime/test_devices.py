@@ -99,11 +99,11 @@ def test_a_ring_takes_as_long_as_its_messages_one_by_one(edges: list[tuple[float
         arrives = [sent[i - 1] + edges[i - 1][0] for i in range(n)]
         free = [max(mine) for mine in zip(sent, arrives, strict=True)]
     latency, transfer = (np.array(column) for column in zip(*edges, strict=True))
-    found = ring_s(latency, transfer)
-    assert found == pytest.approx(max(free))
+    seconds = ring_s(latency, transfer)
+    assert seconds == pytest.approx(max(free))
     # Every link carries all steps, one after the other, and somebody waits for the last of them.
-    assert found >= max(late + 2 * (n - 1) * takes for late, takes in edges) - 1e-9
-    assert found <= sum(max(column) for column in (latency, transfer)) * 2 * (n - 1) + 1e-9
+    assert seconds >= max(late + 2 * (n - 1) * takes for late, takes in edges) - 1e-9
+    assert seconds <= sum(max(column) for column in (latency, transfer)) * 2 * (n - 1) + 1e-9
 
 
 def test_gradients_that_cross_the_wan_are_predicted_to_take_its_time() -> None:

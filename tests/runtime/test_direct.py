@@ -67,20 +67,20 @@ def connected(
         for link in links_of(schedule):
             ends = [ranks[0, stage] for stage in ends_of(link, schedule.stages)]
             numbers = [end.rank for end in ends]
-            made = [pool.submit(gloo_group, PrefixStore(str(link), store), end, numbers) for end in ends]
-            for end, group in zip(ends, made, strict=True):
+            futures = [pool.submit(gloo_group, PrefixStore(str(link), store), end, numbers) for end in ends]
+            for end, group in zip(ends, futures, strict=True):
                 links[0, end.stage][link] = DirectLink(group=group.result(), lane=HostLane())
     return links
 
 
 @pytest.mark.parametrize("policy", ["1f1b", "interleaved", "zb-v"])
 def test_two_iterations_equal_one_pass_each(policy: str) -> None:
-    asked = job(**{**SMALL, "policy": policy})
-    schedule = schedule_of(asked)
-    ranks = {(r.pipeline, r.stage): r for r in single_machine(asked, run="x", log_dir="").ranks}
-    cell = Cell(asked, direct=connected(schedule, ranks))
+    train_job = job(**{**SMALL, "policy": policy})
+    schedule = schedule_of(train_job)
+    ranks = {(r.pipeline, r.stage): r for r in single_machine(train_job, run="x", log_dir="").ranks}
+    cell = Cell(train_job, direct=connected(schedule, ranks))
     for iteration in range(2):
-        assert far(cell.run(iteration), whole(asked, iteration)) < 1e-9
+        assert far(cell.run(iteration), whole(train_job, iteration)) < 1e-9
 
 
 @pytest.mark.parametrize("policy", [policy for policy in MODULES if policy not in SEARCHING])

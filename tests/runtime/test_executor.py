@@ -26,10 +26,10 @@ def of(**changes: Any) -> TrainJob:
     return job(**{"model": GPT, "microbatches": 4, "dtype": "fp64", "time_limit_s": 2, **changes})
 
 
-def check(asked: TrainJob) -> Cell:
-    cell = Cell(asked)
+def check(train_job: TrainJob) -> Cell:
+    cell = Cell(train_job)
     answer = cell.run()
-    assert far(answer, whole(asked)) < EXACT[asked.device.dtype]
+    assert far(answer, whole(train_job)) < EXACT[train_job.device.dtype]
     for (pipeline, stage), notes in cell.notes.items():
         assert notes.ops == [str(op) for op in cell.schedule.order(pipeline, stage)]
     return cell
@@ -53,8 +53,8 @@ def test_every_policy_computes_the_gradients_of_one_pass(policy: str) -> None:
 def test_losses_and_gradients_are_to_the_bit_those_of_even_layers(
     policy: str, layers: list[int], dtype: str
 ) -> None:
-    asked = {"policy": policy, "dtype": dtype, "model": {**LLAMA, "layers": sum(layers)}}
-    even, by_hand = Cell(of(**asked)), Cell(of(**asked, layers_per_stage=layers))
+    train_job = {"policy": policy, "dtype": dtype, "model": {**LLAMA, "layers": sum(layers)}}
+    even, by_hand = Cell(of(**train_job)), Cell(of(**train_job, layers_per_stage=layers))
     blocks = {stage: by_hand.stages[0, stage].numbers for stage in range(3)}
     assert [len(set(blocks[stage]) - {0, sum(layers) + 1}) for stage in range(3)] == layers
     one, two = even.run(), by_hand.run()
@@ -118,8 +118,8 @@ def test_accumulation_is_the_schedule_again_with_other_microbatches() -> None:
 
 
 def test_a_schedule_given_as_text_runs() -> None:
-    asked = of(policy="crosspipe-wave", pipelines=1)
-    text = str(schedule_of(asked))
+    train_job = of(policy="crosspipe-wave", pipelines=1)
+    text = str(schedule_of(train_job))
     given_text = of(policy="gpipe", pipelines=1, schedule=text)
     assert str(check(given_text).schedule) == text
 
@@ -134,9 +134,9 @@ def test_the_same_job_twice_gives_the_same_bits() -> None:
 def test_half_precision_is_that_of_one_pass() -> None:
     # Rows are computed alike whatever the batch, and gradients add up in fp32: what is left is rounding.
     for model in (GPT, LLAMA):
-        asked = of(policy="crosspipe-wave", dtype="bf16", model=model)
-        cell = Cell(asked)
-        assert far(cell.run(), whole(asked)) < 0.02
+        train_job = of(policy="crosspipe-wave", dtype="bf16", model=model)
+        cell = Cell(train_job)
+        assert far(cell.run(), whole(train_job)) < 0.02
         assert {p.grad.dtype for s in cell.stages.values() for p in s.parameters()} == {torch.float32}
 
 
@@ -153,10 +153,10 @@ cells = st.fixed_dictionaries(
 )
 
 
-def any_cell(asked: dict[str, Any], draw_dc: int) -> TrainJob:
-    stages = asked["stages"]
+def any_cell(request: dict[str, Any], draw_dc: int) -> TrainJob:
+    stages = request["stages"]
     return of(
-        **asked,
+        **request,
         dtype="fp64",
         dc_of_stage=[int(s >= draw_dc) for s in range(stages)],
         datacenters=[{"name": "north", "gpus": 12}, {"name": "south", "gpus": 12}],
@@ -164,22 +164,25 @@ def any_cell(asked: dict[str, Any], draw_dc: int) -> TrainJob:
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
-@given(asked=cells, draw_dc=st.integers(0, 4))
-def test_any_cell(asked: dict[str, Any], draw_dc: int) -> None:
-    check_if_divisible(any_cell(asked, draw_dc))
+@given(request=cells, draw_dc=st.integers(0, 4))
+def test_any_cell(request: dict[str, Any], draw_dc: int) -> None:
+    check_if_divisible(any_cell(request, draw_dc))
 
 
 @pytest.mark.long
 @settings(max_examples=100, deadline=None)
-@given(asked=cells, draw_dc=st.integers(0, 4))
-def test_any_cell_many(asked: dict[str, Any], draw_dc: int) -> None:
-    check_if_divisible(any_cell(asked, draw_dc))
+@given(request=cells, draw_dc=st.integers(0, 4))
+def test_any_cell_many(request: dict[str, Any], draw_dc: int) -> None:
+    check_if_divisible(any_cell(request, draw_dc))
 
 
-def check_if_divisible(asked: TrainJob) -> None:
-    if asked.pipeline_strategy.policy == "interleaved" and asked.cell.microbatches % asked.cell.stages:
+def check_if_divisible(train_job: TrainJob) -> None:
+    if (
+        train_job.pipeline_strategy.policy == "interleaved"
+        and train_job.cell.microbatches % train_job.cell.stages
+    ):
         return  # no schedule of that policy
-    check(asked)
+    check(train_job)
 
 
 class Deferring(CpuDevice):

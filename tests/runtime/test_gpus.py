@@ -74,7 +74,7 @@ class Wire:
     def begin(self, iteration: int) -> None:
         self.begun.append(iteration)
 
-    def send(self, key: Key, tensor: Tensor, made: Moment) -> Any:
+    def send(self, key: Key, tensor: Tensor, ready: Moment) -> Any:
         self.sent.append((key, tensor))
         return self
 

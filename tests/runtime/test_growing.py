@@ -101,14 +101,14 @@ def test_with_a_reserve_the_layout_is_as_fast_as_the_best_of_all_gpus(slow: Cond
     seconds = enumerated(of, slow)
     here_s = predict(as_documented(of, slow, {})).iteration_s
     assert better_layout(spec, NONE, than_s=0.99 * predict(of).iteration_s) is None, "not without it"
-    found = better_layout(spec, slow, than_s=0.99 * here_s, reserve=spec.reserve)
-    assert found is not None
-    job = found.layout.job
+    layout = better_layout(spec, slow, than_s=0.99 * here_s, reserve=spec.reserve)
+    assert layout is not None
+    job = layout.layout.job
     assert job.cell.pipelines == 2
-    assert found.iteration_s == pytest.approx(min(seconds.values()), rel=0.01)
+    assert layout.iteration_s == pytest.approx(min(seconds.values()), rel=0.01)
     assert job.cell.global_batch == of.cell.global_batch
-    assert {a.rank for a in found.layout.ranks} == set(range(6))
-    assert [(a.pipeline, a.stage) for a in found.layout.ranks if a.rank == 0] == [(0, 0)]
+    assert {a.rank for a in layout.layout.ranks} == set(range(6))
+    assert [(a.pipeline, a.stage) for a in layout.layout.ranks if a.rank == 0] == [(0, 0)]
 
 
 def test_a_gpu_in_reserve_takes_the_place_of_a_slow_one() -> None:
@@ -116,10 +116,10 @@ def test_a_gpu_in_reserve_takes_the_place_of_a_slow_one() -> None:
     spec = single_machine(of, run="test", log_dir="")
     assert [a.dc_name for a in spec.reserve] == ["north", "west"]
     slow = Conditions(of_gpu={1: 3.0}, transfer={}, latency_ms={})
-    found = better_layout(spec, slow, than_s=10.0, reserve=spec.reserve[1:])
-    assert found is not None
-    assert [(a.rank, a.stage) for a in found.layout.ranks] == [(0, 0), (2, 2), (4, 1)]
-    assert found.iteration_s == pytest.approx(predict(of).iteration_s)
+    layout = better_layout(spec, slow, than_s=10.0, reserve=spec.reserve[1:])
+    assert layout is not None
+    assert [(a.rank, a.stage) for a in layout.layout.ranks] == [(0, 0), (2, 2), (4, 1)]
+    assert layout.iteration_s == pytest.approx(predict(of).iteration_s)
 
 
 def test_gpus_that_joined_later_count_beyond_those_that_the_document_lists() -> None:
@@ -129,10 +129,10 @@ def test_gpus_that_joined_later_count_beyond_those_that_the_document_lists() -> 
         gpu_in_reserve(rank, dc, dc_name, node=f"new-{rank}", host="127.0.0.1", gpu=0)
         for rank, (dc, dc_name) in enumerate([(0, "north"), (1, "west"), (2, "south")] * 2, start=6)
     ]
-    found = better_layout(spec, NONE, than_s=10.0, reserve=(*spec.reserve, *more))
-    assert found is not None
-    assert [a.dc_name for a in found.layout.ranks].count("north") == 4
-    assert [dc.gpus for dc in found.layout.job.datacenters] == [4, 4, 4]
+    layout = better_layout(spec, NONE, than_s=10.0, reserve=(*spec.reserve, *more))
+    assert layout is not None
+    assert [a.dc_name for a in layout.layout.ranks].count("north") == 4
+    assert [dc.gpus for dc in layout.layout.job.datacenters] == [4, 4, 4]
 
 
 def test_the_shared_reserve_gives_what_was_written_last() -> None:
@@ -231,12 +231,12 @@ def test_the_run_keeps_gpus_that_a_move_leaves(tmp_path: Path) -> None:
     )
     spec = single_machine(of, run="test", log_dir="")
     slow = Conditions(of_gpu={5: 6.0}, transfer={}, latency_ms={})
-    found = better_layout(spec, slow, than_s=10.0)
-    assert found is not None
+    layout = better_layout(spec, slow, than_s=10.0)
+    assert layout is not None
     host = Leading(tmp_path, of=of, propose=False)
-    host.propose(found)
+    host.propose(layout)
     host.saved(10)
-    used = {a.rank for a in found.layout.ranks}
+    used = {a.rank for a in layout.layout.ranks}
     assert [a.rank for a in host.reserve.read()] == sorted(set(range(6)) - used)
 
 
@@ -319,9 +319,9 @@ def left_the_link(at: float, **adapt: Any) -> tuple[LaunchSpec, Any]:
     slow = Conditions(
         of_gpu={}, transfer={PAIR: 6.0}, latency_ms={PAIR: 30.0}, at={(LINK, 0, 1): at, (LATENCY, 0, 1): at}
     )
-    found = better_layout(spec, slow, than_s=10.0)
-    assert found is not None
-    now = found.layout.applied(spec)
+    layout = better_layout(spec, slow, than_s=10.0)
+    assert layout is not None
+    now = layout.layout.applied(spec)
     assert now.job.dcs == (0, 2, 1)
     return now, schedule_of(now.job)
 

@@ -92,12 +92,12 @@ def test_parts_are_asked_in_order_and_closed_in_reverse(tmp_path: Path) -> None:
         call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as host:
         assert host.stderr
-        asked = host.stderr.read().decode().splitlines()
-    assert host.returncode == 0, asked
+        lines = host.stderr.read().decode().splitlines()
+    assert host.returncode == 0, lines
     of_start = ["first equip", "second equip", "third equip"]
-    assert asked[:9] == [*2 * of_start, "first on_start", "second on_start", "third on_start"]
-    assert asked[-3:] == ["third close", "second close", "first close"]
-    between = asked[9:-3]
+    assert lines[:9] == [*2 * of_start, "first on_start", "second on_start", "third on_start"]
+    assert lines[-3:] == ["third close", "second close", "first close"]
+    between = lines[9:-3]
     # Two ranks, of each an event and a failure, which the second part takes: the third is not asked.
     for what in ("takes_event", "takes_failure"):
         of_what = [line for line in between if line.endswith(what)]

@@ -146,7 +146,7 @@ def test_an_error_names_the_field_as_it_was_written(changes: dict[str, Any], fie
 
 
 @pytest.mark.parametrize(
-    ("strategy", "field", "said"),
+    ("strategy", "field", "message"),
     [
         ({"kind": "pipelin", "policy": "atlas"}, "strategy.kind", "did you mean 'pipeline'"),
         ({"policy": "atlas"}, "strategy.kind", "required"),
@@ -161,8 +161,8 @@ def test_an_error_names_the_field_as_it_was_written(changes: dict[str, Any], fie
         ([], "strategy", "unknown strategy"),
     ],
 )
-def test_a_strategy_is_told_by_its_kind(strategy: Any, field: str, said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+def test_a_strategy_is_told_by_its_kind(strategy: Any, field: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         parse(TrainJob, {**by_hand(document()), "strategy": strategy})
     assert caught.value.field == field
 
@@ -230,12 +230,12 @@ def test_a_launch_of_an_earlier_version_still_reads() -> None:
 def test_a_change_by_path_leaves_the_document_as_it_was() -> None:
     of = in_sections(document(checkpoint={"dir": "/c", "every": 2}))
     before = json.dumps(of)
-    made = changed(of, {"optimizer.steps": 9, "persistence.checkpoint": None, "failures.recovery": {}})
+    new = changed(of, {"optimizer.steps": 9, "persistence.checkpoint": None, "failures.recovery": {}})
     assert json.dumps(of) == before
-    assert (made["optimizer"]["steps"], made["failures"]) == (9, {"recovery": {}})
-    assert "persistence" not in made, "nothing is left in it"
-    assert value_at(made, "optimizer.steps") == fields_of(made)["optimizer.steps"] == 9
-    assert value_at(made, "persistence.checkpoint", "none") == "none"
+    assert (new["optimizer"]["steps"], new["failures"]) == (9, {"recovery": {}})
+    assert "persistence" not in new, "nothing is left in it"
+    assert value_at(new, "optimizer.steps") == fields_of(new)["optimizer.steps"] == 9
+    assert value_at(new, "persistence.checkpoint", "none") == "none"
 
 
 ONE = {"stages": 1, "pipelines": 1, "dc_of_stage": [0], "policy": "gpipe", "recompute": False, "steps": 2}

@@ -26,8 +26,8 @@ def lines(caplog: pytest.LogCaptureFixture, times_s: list[float], steps: int, **
 
 
 def test_first_and_last_iteration_are_logged_and_others_every_so_often(caplog):
-    said = lines(caplog, [float(second) for second in range(25)], steps=25)
-    assert [line.split(",")[0].rstrip(".") for line in said] == [
+    log = lines(caplog, [float(second) for second in range(25)], steps=25)
+    assert [line.split(",")[0].rstrip(".") for line in log] == [
         "Iteration 1 of 25",
         "Iteration 11 of 25",
         "Iteration 21 of 25",
@@ -37,8 +37,8 @@ def test_first_and_last_iteration_are_logged_and_others_every_so_often(caplog):
 
 def test_speed_is_that_since_the_last_line(caplog):
     speed = f"5.000 s/iteration, {job().tokens_per_step / 5:,.0f} tokens/s"
-    said = lines(caplog, [0.0, 5.0, 10.0], steps=1_000, loss=2.5, norm=0.125)
-    assert said == [
+    log = lines(caplog, [0.0, 5.0, 10.0], steps=1_000, loss=2.5, norm=0.125)
+    assert log == [
         "Iteration 1 of 1,000, loss 2.5000, gradient norm 0.125.",
         f"Iteration 3 of 1,000, loss 2.5000, gradient norm 0.125, {speed}.",
     ]

@@ -60,14 +60,14 @@ def of(folder: str, **changes: Any) -> TrainJob:
     ids=lambda changes: changes["policy"],
 )
 def test_loss_and_gradients_are_those_of_one_pass(folders: tuple[str, str], changes: dict[str, Any]) -> None:
-    asked = of(folders[0], **changes)
-    cell = Cell(asked)
+    train_job = of(folders[0], **changes)
+    cell = Cell(train_job)
     for step in (0, 1):
-        assert far(cell.run(step), whole(asked, step)) < 1e-12
-    _, targets = cell.corpus.batch(0, asked.cell.global_batch, np.arange(asked.cell.global_batch))
+        assert far(cell.run(step), whole(train_job, step)) < 1e-12
+    _, targets = cell.corpus.batch(0, train_job.cell.global_batch, np.arange(train_job.cell.global_batch))
     counts = (targets != IGNORED).sum(axis=1)
     assert len(set(counts.tolist())) > 2, "the sequences count unequal numbers of tokens"
-    assert cell.corpus.counted(0, asked.cell.global_batch) == counts.sum()
+    assert cell.corpus.counted(0, train_job.cell.global_batch) == counts.sum()
 
 
 @pytest.mark.long
@@ -75,13 +75,13 @@ def test_a_run_trains_validates_and_resumes_as_one_process(folders: tuple[str, s
     train, valid = folders
     data = {"prepared": train, "validation": {"every": 2, "sequences": 7, "prepared": valid}}
     saves = {"dir": str(tmp_path / "checkpoints"), "every": 2}
-    asked = of(train, data=data, steps=4, policy="1f1b", checkpoint=saves, stages=2, dc_of_stage=[0, 1])
-    losses, norms, _ = reference(asked)
-    result = Run(asked, str(tmp_path / "a")).result()
+    train_job = of(train, data=data, steps=4, policy="1f1b", checkpoint=saves, stages=2, dc_of_stage=[0, 1])
+    losses, norms, _ = reference(train_job)
+    result = Run(train_job, str(tmp_path / "a")).result()
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
     assert [row["step"] for row in result["validation"]] == [2, 4]
-    held_out = held_out_loss(asked, tmp_path / "checkpoints")
+    held_out = held_out_loss(train_job, tmp_path / "checkpoints")
     assert result["validation"][-1]["loss"] == pytest.approx(held_out, rel=1e-6)
     (tokenizer,) = (tmp_path / "checkpoints").glob("step-000000004-*/tokenizer.json")
     assert tokenizer.read_bytes() == (Path(train) / "tokenizer.json").read_bytes()
@@ -96,9 +96,9 @@ def test_a_run_trains_validates_and_resumes_as_one_process(folders: tuple[str, s
 
 @pytest.mark.long
 def test_a_swap_run_is_one_process(folders: tuple[str, str], tmp_path: Path) -> None:
-    asked = swap_jobs.job(data={"prepared": folders[0]}, model={**MODEL, "layers": 6}, steps=2)
-    losses, norms, _ = reference(asked)
-    result = Run(asked, str(tmp_path)).result()
+    swap_job = swap_jobs.job(data={"prepared": folders[0]}, model={**MODEL, "layers": 6}, steps=2)
+    losses, norms, _ = reference(swap_job)
+    result = Run(swap_job, str(tmp_path)).result()
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
 
@@ -127,9 +127,9 @@ def test_a_dataset_of_megatron_wants_a_tokenizer(folders: tuple[str, str], tmp_p
     with pytest.raises(InputError, match=r"model.tokenizer: required with a dataset of Megatron"):
         corpus_of(of(path))
     tokenizer = f"{folders[0]}/tokenizer.json"
-    asked = of(path, model={**MODEL, "tokenizer": tokenizer}, stages=1, dc_of_stage=[0])
-    assert files_of(asked) == [("data.prepared", path), ("model.tokenizer", tokenizer)]
-    assert far(Cell(asked).run(), whole(asked)) < 1e-12
+    train_job = of(path, model={**MODEL, "tokenizer": tokenizer}, stages=1, dc_of_stage=[0])
+    assert files_of(train_job) == [("data.prepared", path), ("model.tokenizer", tokenizer)]
+    assert far(Cell(train_job).run(), whole(train_job)) < 1e-12
 
 
 def test_all_paths_are_asked_for(folders: tuple[str, str]) -> None:

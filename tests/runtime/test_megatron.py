@@ -83,7 +83,7 @@ def test_settings_are_those_of_the_policy(stages: int, chunks: int, groups: int)
 
 
 @pytest.mark.parametrize(
-    ("policy", "fields", "said"),
+    ("policy", "fields", "message"),
     [
         ("gpipe", {}, "P0 S0: op 3 is F3, and B0 in Megatron's 1F1B"),
         ("zb-h1", {"times": Times(forward=1, backward=1, weight=1)}, "runs W0, and Megatron's pipeline has"),
@@ -95,10 +95,10 @@ def test_settings_are_those_of_the_policy(stages: int, chunks: int, groups: int)
         ("crosspipe-wave", {}, "goes through the chunks in a wave: Megatron has a loop"),
     ],
 )
-def test_another_order_is_refused_with_the_op(policy: str, fields: dict[str, Any], said: str) -> None:
+def test_another_order_is_refused_with_the_op(policy: str, fields: dict[str, Any], message: str) -> None:
     built = build(Scenario(stages=3, microbatches=6, policy=policy, **{"times": TIMES, **fields}))
     assert isinstance(built, Built)
-    with pytest.raises(ValueError, match=said.replace("'", ".")):
+    with pytest.raises(ValueError, match=message.replace("'", ".")):
         megatron_pipeline(built.schedule)
 
 

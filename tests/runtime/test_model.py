@@ -36,27 +36,29 @@ def test_parameters_are_counted_as_they_are(shape: dict) -> None:
 @pytest.mark.parametrize("shape", [GPT, LLAMA])
 def test_weights_cast_once_a_step_give_the_same_bits_as_cast_for_each_microbatch(shape: dict) -> None:
     of = job(model=shape, dtype="bf16", stages=1, dc_of_stage=[0])
-    kept, plain = Stage(of, 0), Stage(of, 0)
-    kept.keep_cast()
-    optimizers = [torch.optim.AdamW(stage.parameters(), lr=0.1, fused=True) for stage in (kept, plain)]
+    with_casts, plain = Stage(of, 0), Stage(of, 0)
+    with_casts.keep_cast()
+    optimizers = [torch.optim.AdamW(stage.parameters(), lr=0.1, fused=True) for stage in (with_casts, plain)]
     tokens = torch.arange(4 * 11).view(4, 11) % 256
 
     def logits(stage: Stage) -> Tensor:
         return stage.chunks[0](tokens)
 
     for _ in range(2):
-        for stage in (kept, plain):
+        for stage in (with_casts, plain):
             for microbatch in tokens.chunk(2):
                 stage.chunks[0](microbatch).float().square().mean().backward()
-        for one, other in zip(kept.parameters(), plain.parameters(), strict=True):
+        for one, other in zip(with_casts.parameters(), plain.parameters(), strict=True):
             assert one.grad.dtype is torch.float32
             assert torch.equal(one.grad, other.grad)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        assert not torch.equal(logits(kept), logits(plain))  # the step changed weights, not yet the copies
-        kept.cast_again()
-        assert torch.equal(logits(kept), logits(plain))
+        assert not torch.equal(
+            logits(with_casts), logits(plain)
+        )  # the step changed weights, not yet the copies
+        with_casts.cast_again()
+        assert torch.equal(logits(with_casts), logits(plain))
 
 
 @pytest.mark.parametrize("shape", [GPT, LLAMA])
@@ -64,22 +66,22 @@ def test_a_backward_pass_in_two_parts_adds_each_gradient_of_cast_weights_once(sh
     of = job(model=shape, dtype="bf16", stages=1, dc_of_stage=[0])
     tokens = torch.arange(2 * 11).view(2, 11) % 256
     whole, parts = Stage(of, 0), Stage(of, 0)
-    told: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for stage in (whole, parts):
         stage.keep_cast()
     for name, weight in parts.named_parameters():
-        parts.when_added(weight, partial(told.update, [name]))
+        parts.when_added(weight, partial(calls.update, [name]))
     whole.chunks[0](tokens).float().square().mean().backward()
 
     parts.chunks[0].tape = tape = []
     loss = parts.chunks[0](tokens).float().square().mean()
     with parts.chunks[0].parts.only("inputs"):
         gradients = torch.autograd.grad(loss, [edge for edge, _ in tape], retain_graph=True)
-    assert not told
+    assert not calls
     with parts.chunks[0].parts.only("weights"):
         for (edge, weights), gradient in zip(reversed(tape), reversed(gradients), strict=True):
             torch.autograd.backward((edge,), (gradient,), inputs=weights)
-    assert told == Counter(name for name, _ in parts.named_parameters())
+    assert calls == Counter(name for name, _ in parts.named_parameters())
     for one, other in zip(parts.parameters(), whole.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
 

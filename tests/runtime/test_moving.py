@@ -62,18 +62,18 @@ def moving(**changes: Any) -> TrainJob:
     return job(**{**MOVING, **changes})
 
 
-def as_documented(of: TrainJob, found: Conditions, changes: dict[str, Any]) -> TrainJob:
+def as_documented(of: TrainJob, conditions: Conditions, changes: dict[str, Any]) -> TrainJob:
     """The job in another layout, whose document says what was measured of its links."""
     links = []
     for link in LINKS:
         pair = frozenset(NAMES.index(name) for name in link["between"])
-        rate = link["bandwidth_gbps"] / found.transfer.get(pair, 1.0)
-        links.append({**link, "bandwidth_gbps": rate, "latency_ms": found.latency_ms.get(pair, 10.0)})
+        rate = link["bandwidth_gbps"] / conditions.transfer.get(pair, 1.0)
+        links.append({**link, "bandwidth_gbps": rate, "latency_ms": conditions.latency_ms.get(pair, 10.0)})
     values = {"links": links, "cell.connections": 40, "cell.cells": 1, **changes}
     return parse(TrainJob, changed(of.to_document(), values))
 
 
-def enumerated(of: TrainJob, found: Conditions) -> dict[tuple[Any, ...], float]:
+def enumerated(of: TrainJob, conditions: Conditions) -> dict[tuple[Any, ...], float]:
     """Seconds of an iteration by (data centres, microbatches, passes), of every layout of three stages that
     begins in the first data centre, goes through each once, and holds no more in flight than `of`."""
     most = time_schedule(of.scenario, schedule_of(of)).peak_in_flight().max()
@@ -87,7 +87,7 @@ def enumerated(of: TrainJob, found: Conditions) -> dict[tuple[Any, ...], float]:
         for passes in {1, max(1, of_pipeline // of.cell.microbatches)}:
             cut = {"stages": 3, "dc_of_stage": list(dcs), "pipelines": pipelines, "accumulation": passes}
             cut["microbatches"] = of_pipeline // passes
-            one = as_documented(of, found, {f"cell.{name}": value for name, value in cut.items()})
+            one = as_documented(of, conditions, {f"cell.{name}": value for name, value in cut.items()})
             if time_schedule(one.scenario, schedule_of(one)).peak_in_flight().max() <= most:
                 seconds[dcs, of_pipeline // passes, passes] = predict(one).iteration_s
     return seconds
@@ -104,15 +104,15 @@ def test_the_layout_is_as_fast_as_the_best_that_enumeration_finds(
 ) -> None:
     """Each layout is planned as a document of its own that says what was measured."""
     pairs = [frozenset(NAMES.index(name) for name in link["between"]) for link in LINKS]
-    found = Conditions(
+    conditions = Conditions(
         of_gpu={},
         transfer=dict(zip(pairs, transfer, strict=True)),
         latency_ms=dict(zip(pairs, latency_ms, strict=True)),
     )
     of = moving(microbatches=microbatches)
-    seconds = enumerated(of, found)
+    seconds = enumerated(of, conditions)
     here_s, best_s = seconds[of.dcs, microbatches, 1], min(seconds.values())
-    better = better_layout(single_machine(of, run="test", log_dir=""), found, than_s=0.99 * here_s)
+    better = better_layout(single_machine(of, run="test", log_dir=""), conditions, than_s=0.99 * here_s)
     if better is None:
         assert best_s >= 0.98 * here_s
         return
@@ -129,16 +129,16 @@ def test_a_layout_keeps_the_batch_the_first_rank_and_what_a_gpu_holds() -> None:
     of = moving(model={"layers": 6, "hidden": 32, "heads": 2, "seq": 16})
     spec = single_machine(of, run="test", log_dir="")
     slow = Conditions(of_gpu={5: 6.0}, transfer={}, latency_ms={})
-    found = better_layout(spec, slow, than_s=10.0)
-    assert found is not None
-    cell, ranks = found.layout.job.cell, found.layout.ranks
+    layout = better_layout(spec, slow, than_s=10.0)
+    assert layout is not None
+    cell, ranks = layout.layout.job.cell, layout.layout.ranks
     assert cell.global_batch == of.cell.global_batch
     assert sorted((a.pipeline, a.stage) for a in ranks) == [
         (p, s) for p in range(cell.pipelines) for s in range(cell.stages)
     ]
     assert [(a.pipeline, a.stage) for a in ranks if a.rank == 0] == [(0, 0)]
-    assert max(map(len, found.layout.job.layers_of_stage)) <= 2
-    assert all(a.dc == found.layout.job.dcs[a.stage] for a in ranks)
+    assert max(map(len, layout.layout.job.layers_of_stage)) <= 2
+    assert all(a.dc == layout.layout.job.dcs[a.stage] for a in ranks)
     assert cell.pipelines == 1, "one pipeline without the slow GPU is faster than two that wait for it"
     assert 5 not in {a.rank for a in ranks}
 
@@ -151,12 +151,12 @@ def test_pipelines_become_more_where_a_data_centre_holds_the_model_alone() -> No
     of = moving(**changes, recovery={"layers_per_gpu": 3})
     spec = single_machine(of, run="test", log_dir="")
     bad = Conditions(of_gpu={}, transfer={frozenset((0, 1)): 30.0}, latency_ms={})
-    found = better_layout(spec, bad, than_s=30.0)
-    assert found is not None
-    cell = found.layout.job.cell
+    layout = better_layout(spec, bad, than_s=30.0)
+    assert layout is not None
+    cell = layout.layout.job.cell
     assert (cell.stages, cell.pipelines, cell.microbatches_of_step) == (1, 4, 2)
-    assert {a.dc_name for a in found.layout.ranks} == {"north"}
-    assert len(found.layout.ranks) == 4
+    assert {a.dc_name for a in layout.layout.ranks} == {"north"}
+    assert len(layout.layout.ranks) == 4
 
 
 def test_where_all_is_as_planned_no_layout_is_better_than_the_present_one() -> None:
@@ -175,11 +175,11 @@ def test_a_run_does_not_go_back_to_a_link_that_it_has_left() -> None:
     assert moved is not None
     now = LaunchSpec.from_json(moved.layout.applied(spec).to_json())
     schedule = schedule_of(now.job)
-    found = conditions_of(now, schedule, of_rows(now.times), {}, now=1e9)
+    conditions = conditions_of(now, schedule, of_rows(now.times), {}, now=1e9)
     pair = frozenset((0, 1))
-    assert (found.transfer[pair], found.latency_ms[pair]) == (6.0, 30.0)
-    assert Conditions.of_rows(found.as_rows()) == found
-    assert better_layout(now, found, than_s=0.99 * moved.iteration_s) is None
+    assert (conditions.transfer[pair], conditions.latency_ms[pair]) == (6.0, 30.0)
+    assert Conditions.of_rows(conditions.as_rows()) == conditions
+    assert better_layout(now, conditions, than_s=0.99 * moved.iteration_s) is None
 
 
 def test_conditions_belong_to_gpus_and_links() -> None:
@@ -189,10 +189,10 @@ def test_conditions_belong_to_gpus_and_links() -> None:
     counted = planned(of.scenario, schedule)
     measured = {**counted, (LINK, 0, 1): 3 * counted[LINK, 0, 1], (LATENCY, 1, 2): 17.0}
     by_rank = {4: {name: 2.0 * ms for name, ms in counted.items() if name[1:] == (1,)}}
-    found = conditions_of(spec, schedule, measured, by_rank, now=1e9)
-    assert found.transfer == pytest.approx({frozenset((0, 1)): 3.0, frozenset((1, 2)): 1.0})
-    assert found.latency_ms == {frozenset((0, 1)): 10.0, frozenset((1, 2)): 17.0}
-    assert found.of_gpu == pytest.approx({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 2.0, 5: 1.0})
+    conditions = conditions_of(spec, schedule, measured, by_rank, now=1e9)
+    assert conditions.transfer == pytest.approx({frozenset((0, 1)): 3.0, frozenset((1, 2)): 1.0})
+    assert conditions.latency_ms == {frozenset((0, 1)): 10.0, frozenset((1, 2)): 17.0}
+    assert conditions.of_gpu == pytest.approx({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 2.0, 5: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ class Leading:
         if propose:
             self.propose()
 
-    def propose(self, found: FoundLayout | None = None, *, takes: Ranks = ()) -> None:
+    def propose(self, layout: FoundLayout | None = None, *, takes: Ranks = ()) -> None:
         """Propose a layout: the one given, or the best where the link of north and west is slow.
 
         takes : GPUs in reserve; the best with these where the GPU of rank 1 is slow.
@@ -325,22 +325,22 @@ class Leading:
         slow = Conditions(of_gpu={}, transfer={frozenset((0, 1)): 6.0}, latency_ms={})
         if takes:
             slow = Conditions(of_gpu={1: 9.0}, transfer={}, latency_ms={})
-        found = found or better_layout(spec, slow, than_s=10.0, reserve=takes or spec.reserve)
-        assert found is not None
-        assert {a.rank for a in takes} <= {a.rank for a in found.layout.ranks}
-        self.layout = found.layout
+        layout = layout or better_layout(spec, slow, than_s=10.0, reserve=takes or spec.reserve)
+        assert layout is not None
+        assert {a.rank for a in takes} <= {a.rank for a in layout.layout.ranks}
+        self.layout = layout.layout
         self.move = LayoutChanged(
             rank=0,
             iteration=10,
             deviations=(Deviation(what=TimedWork.LINK, at=(0, 1), planned_ms=10.0, measured_ms=60.0),),
             before_s=1.0,
-            after_s=found.iteration_s,
+            after_s=layout.iteration_s,
             gain_s=10.0,
             cost_s=1.0,
-            times=found.layout.times,
-            conditions=found.layout.conditions,
+            times=layout.layout.times,
+            conditions=layout.layout.conditions,
             t=1e9,
-            **change(spec, found.layout.applied(spec), "another layout is faster"),
+            **change(spec, layout.layout.applied(spec), "another layout is faster"),
         )
         self.lead.propose(self.move)
 

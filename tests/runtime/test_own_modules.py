@@ -133,15 +133,15 @@ def test_a_module_that_is_not_opened_is_not_imported(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
     monkeypatch.setenv(MODULES, "own_blocks,evil_twin,evil.inner")
-    asked = document(model={**MODEL, "module": "evil:parts"}, steps=1)
-    (tmp_path / "job.json").write_text(json.dumps(asked))
+    request = document(model={**MODEL, "module": "evil:parts"}, steps=1)
+    (tmp_path / "job.json").write_text(json.dumps(request))
     answer = CliRunner().invoke(command, [str(tmp_path / "job.json")])
     assert isinstance(answer.exception, InputError)
     assert answer.exception.field == "model.module"
     assert MODULES in answer.exception.allowed
     with pytest.raises(InputError, match=MODULES):
-        build_layer(parse(ModuleModel, asked["model"]), 0, 0)
-    run = Run(parse(TrainJob, asked), str(tmp_path / "log"))
+        build_layer(parse(ModuleModel, request["model"]), 0, 0)
+    run = Run(parse(TrainJob, request), str(tmp_path / "log"))
     assert run.group.wait(120)
     details = [event["detail"] for event in run.of_kind("rank") if event["state"] == "failed"]
     assert details

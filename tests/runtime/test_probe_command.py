@@ -82,8 +82,8 @@ def test_two_ends_measure_what_is_between_them(start: Start) -> None:
     assert (here.returncode, complaint) == (0, "")
     assert printed.startswith("round trip ")
     assert printed.splitlines()[2].split() == ["connections", "Gbit/s", "of", "best"]
-    said, _ = there.communicate(timeout=60)
-    assert (there.returncode, said) == (0, "Measured by the other end.\n")
+    output, _ = there.communicate(timeout=60)
+    assert (there.returncode, output) == (0, "Measured by the other end.\n")
 
 
 def test_another_secret_is_refused_at_both_ends(start: Start) -> None:

@@ -159,8 +159,8 @@ def test_machine_of_the_first_rank_is_lost(
         result = run.result()
     whole = undisturbed(**JOB)
     assert result["params_sha256"] == whole["params_sha256"]
-    told = {e["iteration"]: e["loss"] for e in run.of_kind("step")}
-    assert [told[i] for i in range(STEPS)] == whole["losses"]
+    events = {e["iteration"]: e["loss"] for e in run.of_kind("step")}
+    assert [events[i] for i in range(STEPS)] == whole["losses"]
 
 
 @pytest.mark.long
@@ -287,8 +287,8 @@ def test_without_the_first_machine_the_others_say_why_they_end(tmp_path: Path) -
     assert "no message from" in ends[0]["detail"]
     assert ends[0].get("exit_code") is None, "it was killed for another's sake: the site may move the run"
     # The first machine took its last words with it: the last checkpoint it told of may be gone for newer.
-    told = [e for e in run.of_kind("checkpoint") if e["state"] == "saved"]
-    assert find(newest_of_run(told[-1]["where"])).manifest.step >= told[-1]["step"]
+    events = [e for e in run.of_kind("checkpoint") if e["state"] == "saved"]
+    assert find(newest_of_run(events[-1]["where"])).manifest.step >= events[-1]["step"]
 
 
 @pytest.mark.long

@@ -27,8 +27,8 @@ def test_fifty_random_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {kill.kind for kill in kills} == {"rank", "agent", "link", "datacenter"}
     # How fast, 5 s and 10 s, is judged by benchmarks/recovery.py: others may take the cores here.
     assert result["params_sha256"] == whole["params_sha256"]
-    told = {event["iteration"]: event["loss"] for event in run.of_kind("step")}
-    assert told == {iteration: whole["losses"][iteration] for iteration in told}
+    events = {event["iteration"]: event["loss"] for event in run.of_kind("step")}
+    assert events == {iteration: whole["losses"][iteration] for iteration in events}
     # As with spans: the machine of the first rank takes with it what it was about to say when it is killed.
-    assert steps - len(told) <= 2 * len(run.of_kind("recovery"))
+    assert steps - len(events) <= 2 * len(run.of_kind("recovery"))
     check_exactly_once(run.events, run.job, run.of_kind("recovery"))

@@ -46,19 +46,22 @@ def test_a_replica_gives_what_a_lost_machine_held() -> None:
 
 
 def test_a_stage_that_nobody_holds_goes_back_to_the_checkpoint_or_the_start() -> None:
-    kept = {rank: (5, 6) for rank in RANKS if rank not in (2, 5)}
+    states = {rank: (5, 6) for rank in RANKS if rank not in (2, 5)}
     saved = Saved(step=4, where="/saved/4")
-    assert restart_point(SPEC, kept, saved).source == "checkpoint"
-    assert (restart_point(SPEC, kept, saved).step, restart_point(SPEC, kept, saved).where) == (4, "/saved/4")
-    assert (restart_point(SPEC, kept, None).source, restart_point(SPEC, kept, None).step) == ("start", 0)
+    assert restart_point(SPEC, states, saved).source == "checkpoint"
+    assert (restart_point(SPEC, states, saved).step, restart_point(SPEC, states, saved).where) == (
+        4,
+        "/saved/4",
+    )
+    assert (restart_point(SPEC, states, None).source, restart_point(SPEC, states, None).step) == ("start", 0)
     assert restart_point(SPEC, {}, None).source == "start"
 
 
 @given(st.lists(st.integers(0, 1), min_size=6, max_size=6), st.sets(st.integers(0, 5), max_size=3))
 def test_no_rank_begins_with_a_state_that_nobody_has(ahead: list[int], lost: set[int]) -> None:
     """Whatever ranks are a step ahead and whatever machines are lost."""
-    kept = {rank: (8 + ahead[rank], 9 + ahead[rank]) for rank in RANKS if rank not in lost}
-    point = restart_point(SPEC, kept, None)
+    states = {rank: (8 + ahead[rank], 9 + ahead[rank]) for rank in RANKS if rank not in lost}
+    point = restart_point(SPEC, states, None)
     if point.source == "start":
         assert any({stage, stage + 3} <= lost for stage in range(3))
         return
@@ -66,7 +69,7 @@ def test_no_rank_begins_with_a_state_that_nobody_has(ahead: list[int], lost: set
     for rank in RANKS:
         giver = point.peers.get(rank, rank)
         assert giver % 3 == rank % 3
-        assert point.step in kept[giver]
+        assert point.step in states[giver]
 
 
 @pytest.mark.parametrize(

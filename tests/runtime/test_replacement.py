@@ -52,13 +52,13 @@ def conditions(transfer: Any = (1, 1, 1), latency_ms: Any = (10, 10, 10), of_gpu
     )
 
 
-def as_documented(of: TrainJob, found: Conditions, pipelines: list[list[int]]) -> TrainJob:
+def as_documented(of: TrainJob, network: Conditions, pipelines: list[list[int]]) -> TrainJob:
     """The job on other devices, whose document says what was measured of its links."""
     links = [
         {
             **link,
-            "bandwidth_gbps": link["bandwidth_gbps"] / found.transfer[pair],
-            "latency_ms": found.latency_ms[pair],
+            "bandwidth_gbps": link["bandwidth_gbps"] / network.transfer[pair],
+            "latency_ms": network.latency_ms[pair],
         }
         for link, pair in zip(LINKS, PAIRS, strict=True)
     ]
@@ -66,14 +66,14 @@ def as_documented(of: TrainJob, found: Conditions, pipelines: list[list[int]]) -
     return parse(TrainJob, changed(of.to_document(), values))
 
 
-def enumerated(of: TrainJob, found: Conditions) -> dict[tuple[tuple[int, ...], ...], float]:
+def enumerated(of: TrainJob, network: Conditions) -> dict[tuple[tuple[int, ...], ...], float]:
     """Seconds of an iteration of every placement whose first device is device 0, by its data centres."""
     seconds: dict[tuple[tuple[int, ...], ...], float] = {}
     for rest in permutations(range(1, 6)):
         pipelines = [[0, *rest[:2]], list(rest[2:])]
         dcs = tuple(sorted(tuple(device // 2 for device in pipeline) for pipeline in pipelines))
         if dcs not in seconds:
-            seconds[dcs] = predict(as_documented(of, found, pipelines)).iteration_s
+            seconds[dcs] = predict(as_documented(of, network, pipelines)).iteration_s
     return seconds
 
 
@@ -86,12 +86,12 @@ def test_the_placement_is_as_fast_as_the_best_that_enumeration_finds(
     transfer: tuple[float, ...], latency_ms: tuple[float, ...]
 ) -> None:
     """Each placement is planned as a document of its own that says what was measured."""
-    of, found = placed(), conditions(transfer, latency_ms)
-    seconds = enumerated(of, found)
+    of, network = placed(), conditions(transfer, latency_ms)
+    seconds = enumerated(of, network)
     assert len(seconds) > 20
     here_s, best_s = seconds[tuple(sorted(of.dcs_of_pipeline))], min(seconds.values())
     spec = single_machine(of, run="test", log_dir="")
-    better = better_placement(spec, found, than_s=0.99 * here_s, steps=10**9)
+    better = better_placement(spec, network, than_s=0.99 * here_s, steps=10**9)
     if better is None:
         assert best_s >= 0.98 * here_s
         return
@@ -99,7 +99,7 @@ def test_the_placement_is_as_fast_as_the_best_that_enumeration_finds(
     assert better.iteration_s == pytest.approx(seconds[tuple(sorted(again.dcs_of_pipeline))], rel=0.01)
     assert better.iteration_s <= best_s * 1.01
     scenario = as_taken(again, schedule_of(again), of_rows(better.layout.times))
-    sums_s = found.sums_s(again)
+    sums_s = network.sums_s(again)
     timed = predict(again, schedule=schedule_of(again), scenario=scenario, allreduce_s=sums_s).iteration_s
     assert better.iteration_s == pytest.approx(timed), "its times say what it was chosen by"
 
@@ -115,9 +115,9 @@ def test_what_a_pipeline_measured_belongs_to_its_own_links() -> None:
         2: {(LINK, 1, 2): 2 * sent_ms},
         3: {(LINK, 0, 1): sent_ms, (LATENCY, 0, 1): 11.0},
     }
-    found = conditions_of(spec, schedule_of(of), counted, by_rank, now=0.0)
-    assert found.transfer == pytest.approx({PAIRS[0]: 3.0, PAIRS[1]: 1.0})
-    assert found.latency_ms == {PAIRS[0]: 17.0, PAIRS[1]: 11.0}
+    network = conditions_of(spec, schedule_of(of), counted, by_rank, now=0.0)
+    assert network.transfer == pytest.approx({PAIRS[0]: 3.0, PAIRS[1]: 1.0})
+    assert network.latency_ms == {PAIRS[0]: 17.0, PAIRS[1]: 11.0}
 
 
 def test_a_move_counts_the_states_that_travel() -> None:
@@ -151,8 +151,8 @@ def test_a_move_counts_the_states_that_travel() -> None:
 def test_on_fewer_gpus_the_placement_is_the_fastest_that_enumeration_finds(lost: int) -> None:
     of = placed(recovery={})
     spec = single_machine(of, run="test", log_dir="")
-    found = smaller(spec, set(range(6)) - {lost})
-    assert isinstance(found, Layout)
+    layout = smaller(spec, set(range(6)) - {lost})
+    assert isinstance(layout, Layout)
     left = [a for a in spec.ranks if a.rank != lost]
     device = {a.rank: a.pipeline * 3 + a.stage for a in left}
     seconds = []
@@ -160,7 +160,7 @@ def test_on_fewer_gpus_the_placement_is_the_fastest_that_enumeration_finds(lost:
         devices = {"pipelines": [[device[rank] for rank in (0, *rest)]]}
         cut = {"cell.devices": devices, "cell.pipelines": 1, "cell.microbatches": 8}
         seconds.append(predict(parse(TrainJob, changed(of.to_document(), cut))).iteration_s)
-    assert predict(found.job).iteration_s == pytest.approx(min(seconds), rel=0.01)
+    assert predict(layout.job).iteration_s == pytest.approx(min(seconds), rel=0.01)
 
 
 def test_gpus_that_are_as_planned_leave_a_run_where_it_is() -> None:
@@ -188,34 +188,34 @@ def test_a_slow_gpu_goes_where_it_delays_least() -> None:
     links = [{**link, "latency_ms": 0, "bandwidth_gbps": 100} for link in LINKS]
     of = placed(times_ms=times, links=links, microbatches=8)
     spec = single_machine(of, run="test", log_dir="")
-    found = better_placement(
+    placement = better_placement(
         spec, Conditions(of_gpu={5: 2.5}, transfer={}, latency_ms={}), than_s=9.0, steps=99
     )
-    assert found is not None
-    assert [a.stage for a in found.layout.ranks if a.rank == 5] == [1]
+    assert placement is not None
+    assert [a.stage for a in placement.layout.ranks if a.rank == 5] == [1]
 
 
 def test_the_event_names_the_way_of_every_pipeline() -> None:
     spec = single_machine(placed(), run="test", log_dir="")
-    found = better_placement(spec, conditions((8, 1, 1)), than_s=9.0, steps=100)
-    assert found is not None
+    placement = better_placement(spec, conditions((8, 1, 1)), than_s=9.0, steps=100)
+    assert placement is not None
     event = LayoutChanged(
         rank=0,
         iteration=10,
         deviations=(Deviation(what=TimedWork.LINK, at=(1, 2), planned_ms=20.0, measured_ms=160.0),),
         before_s=1.0,
-        after_s=found.iteration_s,
+        after_s=placement.iteration_s,
         gain_s=9.0,
         cost_s=1.0,
         t=1e9,
-        **change(spec, found.layout.applied(spec), "another layout is faster"),
+        **change(spec, placement.layout.applied(spec), "another layout is faster"),
     )
     text = moved(event)
     assert text.startswith(
         "Moved to another placement from iteration 11 on: 2 pipelines of 3 stages through "
     )
     assert " and " in text
-    for dcs in set(found.layout.job.dcs_of_pipeline):
+    for dcs in set(placement.layout.job.dcs_of_pipeline):
         assert f"{NAMES[dcs[0]]} ({dcs.count(dcs[0])})" in text
 
 

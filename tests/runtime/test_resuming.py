@@ -71,15 +71,15 @@ def test_a_cosine_that_goes_on_longer_is_kept_or_rebuilt_and_said(tmp_path: Path
     cosine = {"decay": "cosine", "final": 0.2}
     first, _ = rates(tmp_path, steps=4, checkpoint=saves, lr=0.01, lr_schedule=cosine)
     resumed = {"steps": 6, "resume": find(str(tmp_path / "saved")).where}
-    rebuilt, said = rates(tmp_path, **resumed, lr=0.01, lr_schedule=cosine)
+    rebuilt, notices = rates(tmp_path, **resumed, lr=0.01, lr_schedule=cosine)
     assert rebuilt[0] > first[-1] == pytest.approx(0.002)
-    assert "changed: optimizer.steps: 4 in the checkpoint, 6 now" in said
-    assert f"{first[-1]:.3g} in the checkpoint's last iteration, {rebuilt[0]:.3g} in the next" in said
-    assert "the schedule is rebuilt" in said
-    kept, said = rates(tmp_path, **resumed, lr=0.01, lr_schedule={**cosine, "on_resume": "keep"})
-    assert kept == pytest.approx([first[-1]] * 2)
-    assert "changed: optimizer.steps" in said
-    assert "learning rate" not in said  # it goes on where it was
+    assert "changed: optimizer.steps: 4 in the checkpoint, 6 now" in notices
+    assert f"{first[-1]:.3g} in the checkpoint's last iteration, {rebuilt[0]:.3g} in the next" in notices
+    assert "the schedule is rebuilt" in notices
+    rates_kept, notices = rates(tmp_path, **resumed, lr=0.01, lr_schedule={**cosine, "on_resume": "keep"})
+    assert rates_kept == pytest.approx([first[-1]] * 2)
+    assert "changed: optimizer.steps" in notices
+    assert "learning rate" not in notices  # it goes on where it was
 
 
 def test_an_older_checkpoint_has_no_rate_to_keep(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_what_an_older_version_did_not_know_had_its_default() -> None:
     manifest = SimpleNamespace(job=sections, step=1)
     older: Any = SimpleNamespace(manifest=manifest, where="/c/step-1")
     assert changes(job(), older) == []
-    said = changes(job(weight_decay_on="matrices", betas=[0.9, 0.95]), older)
-    assert said == [
+    notices = changes(job(weight_decay_on="matrices", betas=[0.9, 0.95]), older)
+    assert notices == [
         "optimizer.betas: [0.9, 0.999] in the checkpoint, [0.9, 0.95] now",
         "optimizer.weight_decay_on: all in the checkpoint, matrices now",
     ]

@@ -301,8 +301,8 @@ def test_a_machine_dies_at_any_moment(seed: int) -> None:
             assert {e["iteration"] for e in world.events if e["kind"] == "step"} == set(range(STEPS))
             batches = {e["iteration"]: e["units"] for e in world.events if e["kind"] == "batch"}
             for step, epoch in world.committed.items():
-                said = {int(rank): list(units) for rank, units in batches[step].items() if units}
-                assert said == {rank: units for rank, units in world.sums[step, epoch].items() if units}
+                by_rank = {int(rank): list(units) for rank, units in batches[step].items() if units}
+                assert by_rank == {rank: units for rank, units in world.sums[step, epoch].items() if units}
         finally:
             world.close()
 

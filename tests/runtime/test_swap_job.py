@@ -130,12 +130,14 @@ def test_a_layer_keeps_no_more_than_the_plan_reckons_with(family: dict[str, Any]
     for number, layer in enumerate(layers_of_job(of)):
         chunk = Chunk(of, [number])
         own = {p.untyped_storage().data_ptr() for p in chunk.parameters()}
-        kept: dict[int, int] = {}
+        bytes_of: dict[int, int] = {}
 
-        def note(tensor: torch.Tensor, own: set[int] = own, kept: dict[int, int] = kept) -> torch.Tensor:
+        def note(
+            tensor: torch.Tensor, own: set[int] = own, bytes_of: dict[int, int] = bytes_of
+        ) -> torch.Tensor:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in own:
-                kept[storage.data_ptr()] = storage.nbytes()
+                bytes_of[storage.data_ptr()] = storage.nbytes()
             return tensor
 
         given = x if number == 0 else x.detach().requires_grad_()
@@ -145,4 +147,4 @@ def test_a_layer_keeps_no_more_than_the_plan_reckons_with(family: dict[str, Any]
                 x = loss_of(x, targets)
         working = layer.memory_bytes - 2 * layer.parameter_bytes
         spare = tokens.nbytes + targets.nbytes + of.tensor_bytes
-        assert sum(kept.values()) <= working + spare, (layer.name, sum(kept.values()), working)
+        assert sum(bytes_of.values()) <= working + spare, (layer.name, sum(bytes_of.values()), working)

@@ -210,8 +210,8 @@ def test_every_unit_counts_once_whoever_dies(seed: int, deaths: int) -> None:
         for held in world.committed.values():
             assert sorted(unit for of in held.values() for unit in of) == list(range(units))
         batches = [event["units"] for event in world.events if event["kind"] == "batch"]
-        said = [{int(rank): units for rank, units in batch.items()} for batch in batches]
-        assert said == [world.committed[step] for step in range(STEPS)]
+        by_rank = [{int(rank): units for rank, units in batch.items()} for batch in batches]
+        assert by_rank == [world.committed[step] for step in range(STEPS)]
         assert len(world.tracker.journal.losses) == STEPS
         assert [event["iteration"] for event in world.events if event["kind"] == "step"] == list(range(STEPS))
     finally:

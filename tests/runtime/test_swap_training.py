@@ -279,10 +279,10 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "dies"), [(Take(step=0, units=(0,)), True), (Leave(), False), (End(), False)]
+    ("because", "dies"), [(Take(step=0, units=(0,)), True), (Leave(), False), (End(), False)]
 )
 def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(
-    told: FromTracker, dies: bool
+    because: FromTracker, dies: bool
 ) -> None:
     spec, lost = single_machine(job(), run="test", log_dir=""), threading.Event()
 
@@ -293,7 +293,7 @@ def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(
                 connection, Handshake(listen(identity_of(spec, spec.first_rank, LISTENERS))), TO_REPLICA
             )
             assert isinstance(next(channel.messages()), Hello)
-            channel.send(told)
+            channel.send(because)
 
     with socket.create_server((LOCALHOST, 0)) as listener:
         serving = threading.Thread(target=serve, args=(listener,))
@@ -301,7 +301,7 @@ def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(
         before = set(threading.enumerate())
         client = Client(spec, 0, listener.getsockname()[1], HELLO, lambda _: lost.set())
         serving.join()
-        assert client.inbox.get(timeout=LIMIT_S) == told
+        assert client.inbox.get(timeout=LIMIT_S) == because
         for thread in set(threading.enumerate()) - before:
             if thread.name == "tracker":  # the listener: it ends with the connection
                 thread.join(LIMIT_S)

@@ -52,10 +52,10 @@ def found() -> Iterator[dict[str, list[dict[str, Any]]]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_of_a_stage_compute_what_one_does(name: str, found: dict[str, list[dict[str, Any]]]) -> None:
+def test_ranks_of_a_stage_compute_what_one_does(name: str, pair: dict[str, list[dict[str, Any]]]) -> None:
     tp, close = CASES[name]["tp"], CLOSE[CASES[name]["dtype"]]
-    assert len(found[name]) == tp
-    for rank in found[name]:
+    assert len(pair[name]) == tp
+    for rank in pair[name]:
         assert rank["told"] < close, "losses and squared norms"
         assert rank["gradients"] < close
         if CASES[name]["dtype"] == "fp64":
@@ -64,7 +64,7 @@ def test_ranks_of_a_stage_compute_what_one_does(name: str, found: dict[str, list
         assert rank["part"], "what is cut anew has the bits of the first cut"
         assert 1 / tp < rank["held"] < 1.1 / tp, "norms and positions alone are on all ranks"
         # To the bit, weights that all ranks have included: they do not drift apart.
-        assert rank["digests"] == found[name][0]["digests"]
+        assert rank["digests"] == pair[name][0]["digests"]
 
 
 def check(folder: Path, **changes: Any) -> tuple[Run, dict[str, Any]]:
@@ -83,8 +83,8 @@ def test_two_stages_two_pipelines_two_ranks_each_equal_one_process(tmp_path: Pat
     validation = {"every": 2, "sequences": 5}
     run, result = check(tmp_path, clip=0.5, checkpoint=saves, validation=validation)
     assert result["checkpoints"] == {"saved": 2, "failed": 0, "last_step": 3}
-    kept = held_out_loss(run.job, tmp_path / "saved")
-    assert result["validation"][-1]["loss"] == pytest.approx(kept, rel=1e-5)
+    loss = held_out_loss(run.job, tmp_path / "saved")
+    assert result["validation"][-1]["loss"] == pytest.approx(loss, rel=1e-5)
     # Leads alone speak: four of the eight ranks have spans, and the WAN carries each message once.
     assert {event["rank"] for event in run.of_kind("rank") if event["state"] == "finished"} == set(range(8))
     assert {event["rank"] for event in run.of_kind("spans")} == {0, 1, 2, 3}

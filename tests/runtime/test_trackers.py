@@ -151,8 +151,8 @@ def test_wandb_has_every_figure_and_the_document(tmp_path: Path) -> None:
 def test_a_run_hands_its_figures_to_the_trackers_of_its_document(tmp_path: Path) -> None:
     folder = tmp_path / "board"
     validation = {"every": 2, "sequences": 2}
-    asked = job(tracking={"tensorboard": str(folder)}, steps=3, validation=validation)
-    result = Run(asked, str(tmp_path / "log")).result()
+    train_job = job(tracking={"tensorboard": str(folder)}, steps=3, validation=validation)
+    result = Run(train_job, str(tmp_path / "log")).result()
     assert result["tracking"] == {"folders": {"tensorboard": str(folder)}, "failure": None}
     rows = list(scalars(folder))
     for name, values in (
@@ -173,8 +173,8 @@ def test_a_tracker_that_fails_does_not_end_the_run_which_says_so(
     broken.mkdir()
     (broken / "tensorboardX.py").write_text("raise OSError('the disk is full')")
     monkeypatch.setenv("PYTHONPATH", f"{broken}:{Path.cwd()}")
-    asked = job(tracking={"tensorboard": str(tmp_path / "board")}, steps=2)
-    run = Run(asked, str(tmp_path / "log"))
+    train_job = job(tracking={"tensorboard": str(tmp_path / "board")}, steps=2)
+    run = Run(train_job, str(tmp_path / "log"))
     result = run.result()
     assert len(result["losses"]) == 2
     assert "the disk is full" in result["tracking"]["failure"]

@@ -60,11 +60,11 @@ def test_little_is_kept_of_what_is_idle() -> None:
 
 @pytest.mark.parametrize("posted", [True, False])
 def test_a_buffer_that_is_made_on_arrival(posted: bool) -> None:
-    made = []
+    buffers = []
 
     def make() -> memoryview:
-        made.append(memoryview(bytearray(600_000)))
-        return made[-1]
+        buffers.append(memoryview(bytearray(600_000)))
+        return buffers[-1]
 
     with pair() as (here, there):
         if posted:
@@ -72,10 +72,10 @@ def test_a_buffer_that_is_made_on_arrival(posted: bool) -> None:
         sent = here.send(1, (1,), b"x" * 600_000)
         if not posted:
             sent.wait(LIMIT_S)
-            assert not made
+            assert not buffers
             receive = there.post_receive(0, (1,), OnArrival(600_000, make))
         receive.wait(LIMIT_S)
-        assert [receive.buffer] == made
+        assert [receive.buffer] == buffers
         assert receive.buffer == b"x" * 600_000
 
 

@@ -27,11 +27,11 @@ class Way:
     def tick(self, delay_s: float, *, most_late_s: float) -> float | None:
         """One ping and its answer; on an emulated link frames come at once and say when they are due."""
         self.now += TICK_S
-        said = delay_s if self.emulated else None
+        delay = delay_s if self.emulated else None
         travels = 0.0 if self.emulated else delay_s
-        ping = self.pinging.ping(self.now, said)
+        ping = self.pinging.ping(self.now, delay)
         there = self.now + travels + self._chance.uniform(0, most_late_s)
-        pong = answer(ping, there + self.ahead_s, ping.due + self.ahead_s, said)
+        pong = answer(ping, there + self.ahead_s, ping.due + self.ahead_s, delay)
         back = there + travels + self._chance.uniform(0, most_late_s)
         if self.emulated:  # as a frame that is due on the other side's clock
             back = self.now + self._chance.uniform(0, most_late_s)

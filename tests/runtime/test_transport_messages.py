@@ -232,13 +232,13 @@ def test_bad_arguments_are_refused_by_name():
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux names its congestion controls")
 def test_within_a_machine_nothing_is_paced():
     with pair() as ends:
-        found = [
+        controls = [
             connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
             for end in ends
             for link in end._links.values()
             for connection in link._connections.values()
         ]
-    assert found == [b"reno"] * 4
+    assert controls == [b"reno"] * 4
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "198.51.100.7"])

@@ -155,6 +155,6 @@ def test_a_job_with_a_file_that_does_not_do_starts_no_rank(files, tmp_path):
     paths = {"certificate": str(files["stranger"].certificate), "key": str(files["a"].key)}
     run = Run(job(tls={**paths, "authority": str(files["a"].authority)}), str(tmp_path))
     assert run.group.wait(60)
-    said = run.of_kind("rank")
-    assert {event["state"] for event in said} == {"failed"}
-    assert all("tls.certificate" in event["detail"] for event in said)
+    events = run.of_kind("rank")
+    assert {event["state"] for event in events} == {"failed"}
+    assert all("tls.certificate" in event["detail"] for event in events)

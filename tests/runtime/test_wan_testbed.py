@@ -131,14 +131,18 @@ def _connect_and_fail(names: list[str]) -> None:
                 one.connect(("{address_of(1, 1)}", 9))
             except ConnectionRefusedError:
                 print(time.monotonic() - begin)"""
-    with wan(delay_s=0.05, pair_bytes_per_s=1e6, nodes=(1, 2)) as made:
-        names.extend(made.namespaces)
-        before = made.forwarded()
+    with wan(delay_s=0.05, pair_bytes_per_s=1e6, nodes=(1, 2)) as testbed:
+        names.extend(testbed.namespaces)
+        before = testbed.forwarded()
         done = subprocess.run(
-            made.run(0, sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=True
+            testbed.run(0, sys.executable, "-c", script),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
         assert float(done.stdout) >= 0.1  # there, and back
-        assert made.forwarded().since(before).packets >= 2
+        assert testbed.forwarded().since(before).packets >= 2
         raise ZeroDivisionError
 
 

@@ -130,19 +130,19 @@ def test_shared_states_step_as_whole_ones_do(
         for parameter in whole.parameters():
             parameter.grad.mul_(0.5)  # type: ignore[union-attr]
         plain.step()
-    found = each_of(members, of_member)
+    parts = each_of(members, of_member)
     expected = copy_of(whole, plain)
     numbers = sum(parameter.numel() for parameter in whole.parameters())
-    for weights, squares, copies, held in found:
+    for weights, squares, copies, held in parts:
         assert squares == pytest.approx(norms, rel=1e-12)
         for name, weight in whole.state_dict().items():
             torch.testing.assert_close(weights[name], weight, rtol=1e-12, atol=1e-13)
-            assert torch.equal(weights[name], found[0][0][name])  # replicas do not drift apart
+            assert torch.equal(weights[name], parts[0][0][name])  # replicas do not drift apart
         assert copies.keys() == expected.keys()
         for name, tensor in expected.items():
             torch.testing.assert_close(copies[name], tensor, rtol=1e-12, atol=1e-13)
         assert held == pytest.approx(2 * numbers / members, abs=6)  # two for each of three buckets
-    assert sum(held for *_, held in found) == 2 * numbers
+    assert sum(held for *_, held in parts) == 2 * numbers
 
 
 def test_two_replicas_train_to_the_same_bits_and_resume_on_other_layouts(tmp_path: Path) -> None:

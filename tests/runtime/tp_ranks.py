@@ -87,15 +87,15 @@ class Model:
 
     def train(self) -> tuple[list[list[float]], dict[str, Tensor]]:
         """Losses and squared norms of some steps, and the gradients of the first one."""
-        generator, told, first = torch.Generator().manual_seed(5), [], {}
+        generator, figures, first = torch.Generator().manual_seed(5), [], {}
         for step in range(STEPS):
             self.sums.clear()
             losses = [self._microbatch(generator) for _ in range(MICROBATCHES)]
-            told.append([sum(losses), self.sums.square_sum()])
+            figures.append([sum(losses), self.sums.square_sum()])
             if step == 0:
                 first = {name: self.tp.whole(p.grad, p).clone() for name, p in self.parameters.items()}
             self.optimizer.step()
-        return told, first
+        return figures, first
 
     def _microbatch(self, generator: torch.Generator) -> float:
         """Forward and backward, as the executor runs them: B in one, or B and W apart."""
@@ -135,13 +135,13 @@ def compared(of: TrainJob, tp: OneRank) -> dict[str, Any]:
         sum(model.tp.local(p.detach()).untyped_storage().nbytes() for p in model.parameters.values())
         for model in (shared, alone)
     ]
-    (told, gradients), (expected, sums) = shared.train(), alone.train()
+    (losses, gradients), (expected, sums) = shared.train(), alone.train()
     trained, reference = shared.whole(), alone.whole()
     return {
         "whole": all(wholes.values()),
         "part": all(parts.values()),
         "held": bytes_of[0] / bytes_of[1],
-        "told": off(told, expected),
+        "told": off(losses, expected),
         "gradients": max(off(gradients[name], sums[name]) for name in sums),
         "weights": max(off(trained[name], reference[name]) for name in reference),
         "digests": shared.stage.digests(tp),
@@ -160,9 +160,9 @@ def be_rank(of: TrainJob, me: RankAssignment, listener: socket.socket, into: str
         wait_for_workers=False,
         master_listen_fd=listener.fileno() if me.leads else None,
     )
-    found = compared(of, TpGroup(me, of.cell.tp, store, CpuDevice()))
+    figures = compared(of, TpGroup(me, of.cell.tp, store, CpuDevice()))
     with open(into, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(figures, file)
     store.add("done", 1)
     while me.leads and store.add("done", 0) < of.cell.tp:  # the store is in this process
         time.sleep(0.01)
@@ -170,7 +170,7 @@ def be_rank(of: TrainJob, me: RankAssignment, listener: socket.socket, into: str
 
 def ranks_of(of: TrainJob) -> list[dict[str, Any]]:
     """Fork the ranks of a case; returns what they found. Raises RuntimeError where one failed."""
-    children, found = [], []
+    children, rows = [], []
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryDirectory() as folder:
         for me in single_machine(of, run="test", log_dir="").ranks:
             into = os.path.join(folder, str(me.rank))
@@ -178,8 +178,8 @@ def ranks_of(of: TrainJob) -> list[dict[str, Any]]:
         reap([child for child, _ in children])
         for _, into in children:
             with open(into, encoding="utf-8") as file:
-                found.append(json.load(file))
-    return found
+                rows.append(json.load(file))
+    return rows
 
 
 def forked(work: Callable[[], None]) -> int:

@@ -160,13 +160,13 @@ def test_a_node_with_too_many_connections_loses_them_alone(
 
 def test_the_servers_limits_hold_for_what_is_not_written(admin: redis.Redis) -> None:
     """Answers that nobody reads and commands without an end are bounded; what is acknowledged is kept."""
-    found = admin.config_get("*")
-    assert int(found["maxmemory"]) == 1024 * 2**20
-    assert found["maxmemory-policy"] == "noeviction"
-    assert found["maxmemory-clients"] == "25%"
-    assert found["client-output-buffer-limit"].startswith(f"normal {128 * 2**20} ")
-    assert int(found["client-query-buffer-limit"]) == 64 * 2**20
-    assert int(found["proto-max-bulk-len"]) == 32 * 2**20
+    config = admin.config_get("*")
+    assert int(config["maxmemory"]) == 1024 * 2**20
+    assert config["maxmemory-policy"] == "noeviction"
+    assert config["maxmemory-clients"] == "25%"
+    assert config["client-output-buffer-limit"].startswith(f"normal {128 * 2**20} ")
+    assert int(config["client-query-buffer-limit"]) == 64 * 2**20
+    assert int(config["proto-max-bulk-len"]) == 32 * 2**20
 
 
 def test_a_node_that_never_reads_its_answers_is_cut_off(clients: list[redis.Redis]) -> None:

@@ -161,11 +161,11 @@ class WebProcess:
 
 @contextmanager
 def web_processes() -> Iterator[WebProcess]:
-    made = WebProcess()
+    process = WebProcess()
     try:
-        yield made
+        yield process
     finally:
-        made.close()
+        process.close()
 
 
 def _stream(url: str, secret: str, taken: list[int], number: int) -> None:

@@ -281,9 +281,9 @@ def test_the_site_says_so_before_a_launch(world: Any) -> None:
     assert said() == {}, "no agent has told what it opens"
     for node in world.nodes:
         hear_of_files(node, "/srv/runs")
-    found = said()
-    assert len(found) == len({dc["name"] for dc in document["datacenters"]})
-    assert all(check["blocks"] and "MERIDIAN_NODE_ROOTS" in check["text"] for check in found.values())
+    texts = said()
+    assert len(texts) == len({dc["name"] for dc in document["datacenters"]})
+    assert all(check["blocks"] and "MERIDIAN_NODE_ROOTS" in check["text"] for check in texts.values())
     for node in world.nodes:
         hear_of_files(node, "/etc")
     assert said() == {}

@@ -29,8 +29,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
     var = tmp_path_factory.mktemp("half")
     (var / SPOOL).mkdir()
     limits = {"MERIDIAN_HEAD_TIMEOUT_S": "2", "MERIDIAN_BODY_TIMEOUT_S": "1"}
-    with served_site(var, TMPDIR=str(var / SPOOL), **limits) as found:
-        yield found
+    with served_site(var, TMPDIR=str(var / SPOOL), **limits) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
     (var / SPOOL).mkdir()
     limits = {"MERIDIAN_HEAD_TIMEOUT_S": "600", "MERIDIAN_BODY_TIMEOUT_S": "600"}
     limits["MERIDIAN_CONNECTIONS_PER_ADDRESS"] = "10"
-    with served_site(var, TMPDIR=str(var / SPOOL), **limits) as found:
-        yield found
+    with served_site(var, TMPDIR=str(var / SPOOL), **limits) as address:
+        yield address
 
 
 def test_half_sent_heads_are_closed_while_others_are_answered(site: ServedSite) -> None:
@@ -158,8 +158,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
     """A site that takes 30 connections in all. Only an answer that is not taken is late."""
     limits = {"MERIDIAN_HEAD_TIMEOUT_S": "600", "MERIDIAN_BODY_TIMEOUT_S": "600"}
     limits |= {"MERIDIAN_CONNECTIONS": "30", "MERIDIAN_SEND_TIMEOUT_S": "1"}
-    with served_site(tmp_path_factory.mktemp("full"), **limits) as found:
-        yield found
+    with served_site(tmp_path_factory.mktemp("full"), **limits) as address:
+        yield address
 
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

@@ -26,8 +26,8 @@ KEY = {"Authorization": f"Bearer {BEGINNING}0123456789abcdef"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
-    with served_site(tmp_path_factory.mktemp("away")) as found:
-        yield found
+    with served_site(tmp_path_factory.mktemp("away")) as address:
+        yield address
 
 
 def test_everything_says_so_without_a_traceback(site: ServedSite) -> None:

@@ -15,8 +15,8 @@ from webapp.edge.sockets import of_this_site
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
-    with served_site(tmp_path_factory.mktemp("sockets")) as found:
-        yield found
+    with served_site(tmp_path_factory.mktemp("sockets")) as address:
+        yield address
 
 
 def status(site: ServedSite, path: str, origin: str | None) -> int:

@@ -171,8 +171,8 @@ def team(world: World) -> Args:
 
 
 def invitation(world: World) -> Args:
-    made, _ = invite(world.users["admin"], world.team, email="new@example.org", role=Role.VIEWER)
-    return {"pk": made.pk}
+    new, _ = invite(world.users["admin"], world.team, email="new@example.org", role=Role.VIEWER)
+    return {"pk": new.pk}
 
 
 def invitation_token(world: World) -> Args:
@@ -199,17 +199,17 @@ def api_key(world: World) -> Args:
 
 def measured(world: World) -> Args:
     """A run of which spans are kept."""
-    made = world.launch()
-    if not SpanBatch.objects.filter(run=made).exists():  # who trains is not told that it ended
-        measure(world, made, iterations=2)
-    return {"pk": made.pk}
+    trained_run = world.launch()
+    if not SpanBatch.objects.filter(run=trained_run).exists():  # who trains is not told that it ended
+        measure(world, trained_run, iterations=2)
+    return {"pk": trained_run.pk}
 
 
 def kept(world: World) -> Args:
     """A kept range of a run; keeping it twice makes one."""
     pk = measured(world)["pk"]
-    found = keep_range(world.users["admin"], Run.objects.get(pk=pk), 0, 1)
-    return {"pk": pk, "kept": found.pk}
+    span_range = keep_range(world.users["admin"], Run.objects.get(pk=pk), 0, 1)
+    return {"pk": pk, "kept": span_range.pk}
 
 
 def put_away(address: str) -> dict[str, Access]:

@@ -27,17 +27,17 @@ def addresses(world: World) -> dict[str, str]:
     run = Run.objects.order_by("pk").first()
     if run:
         world.launch = lambda: run  # type: ignore[method-assign]  # the same run for all addresses
-    made = {}
+    by_name = {}
     for name, access in ACCESS.items():
         if access.get is None:
             continue
         try:
-            made[name] = reverse(name, kwargs=access.args(world))
+            by_name[name] = reverse(name, kwargs=access.args(world))
         except Exception as error:
             # Without data centres there is no page of one, and without a viewer no page of theirs.
             if not world.dcs or isinstance(error, KeyError):
                 continue
             if not isinstance(error, AssertionError):
                 raise
-            made[name] = reverse(name, kwargs={"pk": world.launch().pk})  # it trains already
-    return made
+            by_name[name] = reverse(name, kwargs={"pk": world.launch().pk})  # it trains already
+    return by_name

@@ -31,8 +31,8 @@ def answer(client: Any, apart: Apart, route: Route) -> None:
     """Let `client` of Django's tests answer a request of the browser."""
     request, url = route.request, urlsplit(route.request.url)
     if url.path.startswith("/static/"):
-        found = finders.find(url.path.removeprefix("/static/"))
-        route.fulfill(path=Path(str(found))) if found else route.fulfill(status=404)
+        path = finders.find(url.path.removeprefix("/static/"))
+        route.fulfill(path=Path(str(path))) if path else route.fulfill(status=404)
         return
     if request.method == "POST":
         body, kind = request.post_data_buffer or b"", request.headers["content-type"]

@@ -92,8 +92,8 @@ def placement_question(world: World) -> dict[str, Any]:
 
 def placement(world: World) -> Computation:
     """The world's one answered placement."""
-    kept = Computation.objects.filter(team=world.team, kind="placement", state="done").first()
-    return kept or answered(world, placement_question(world), ComputationKind.PLACEMENT)
+    existing = Computation.objects.filter(team=world.team, kind="placement", state="done").first()
+    return existing or answered(world, placement_question(world), ComputationKind.PLACEMENT)
 
 
 def joined_placement(world: World) -> Computation:
@@ -104,5 +104,5 @@ def joined_placement(world: World) -> Computation:
 
 def comparison(world: World) -> Computation:
     """The world's one answered comparison."""
-    kept = Computation.objects.filter(team=world.team, kind="schedules", state="done").first()
-    return kept or answered(world)
+    existing = Computation.objects.filter(team=world.team, kind="schedules", state="done").first()
+    return existing or answered(world)

@@ -58,11 +58,11 @@ def text_of(token: int) -> str:
 def expected(prompt: str | list[int], tokens: int) -> str:
     """What transformers makes of a prompt, each token the likeliest."""
     ids = tokens_of(prompt) if isinstance(prompt, str) else list(prompt)
-    made = ""
+    text = ""
     for _ in range(tokens):
         ids.append(int(theirs(ids).argmax()))
-        made += text_of(ids[-1])
-    return made
+        text += text_of(ids[-1])
+    return text
 
 
 class LiveCoordinator:
@@ -134,21 +134,21 @@ class LiveCoordinator:
         work = self._work
         mine: list[str] = []
         try:
-            async for said in line.messages():
-                if isinstance(said, Account):
-                    for request in said.requests:
+            async for message in line.messages():
+                if isinstance(message, Account):
+                    for request in message.requests:
                         await line.send(self.delivered.account(request))
                     continue
-                if isinstance(said, Withdraw):
-                    self.withdrawn.append(said.request)
-                    self.delivered.ended(said.request, "cancelled")
-                    if said.request in work:
-                        work.pop(said.request).cancel()
+                if isinstance(message, Withdraw):
+                    self.withdrawn.append(message.request)
+                    self.delivered.ended(message.request, "cancelled")
+                    if message.request in work:
+                        work.pop(message.request).cancel()
                     continue
-                if not said.quote:
-                    self.asked.append(said)
-                mine.append(said.request)
-                work[said.request] = asyncio.create_task(self._answer(line, said))
+                if not message.quote:
+                    self.asked.append(message)
+                mine.append(message.request)
+                work[message.request] = asyncio.create_task(self._answer(line, message))
         finally:
             self._open.discard(line)
             for task in work.values():
@@ -168,19 +168,19 @@ class LiveCoordinator:
             await line.send(Refused(request=ask.request, reason="prompt_too_long", prompt_tokens=len(ids)))
             return
         if len(ids) + ask.max_tokens > CONTEXT and not self.endless:
-            reason, said = "context_length_exceeded", context_exceeded(CONTEXT, len(ids), ask.max_tokens)
-            told = Refused(request=ask.request, reason=reason, prompt_tokens=len(ids), message=said)
-            await line.send(told)
+            reason, text = "context_length_exceeded", context_exceeded(CONTEXT, len(ids), ask.max_tokens)
+            refusal = Refused(request=ask.request, reason=reason, prompt_tokens=len(ids), message=text)
+            await line.send(refusal)
             return
         now_ms = (arrived - self._began) * 1e3
-        asked = PlacementQuery(
+        query = PlacementQuery(
             id=ask.request,
             tokens=len(ids),
             arrival_ms=now_ms,
             priority=ask.priority,
             deadline_ms=now_ms + (ask.ttft_objective_ms or math.inf),
         )
-        place = self.controller.offer(asked)
+        place = self.controller.offer(query)
         if isinstance(place, Refusal):
             await line.send(
                 Refused(

@@ -83,7 +83,7 @@ def datacenters(world: World, numbers: range) -> None:
     for dc, (_, place, latitude, longitude) in zip(world.dcs, PLACES, strict=False):
         DataCenter.objects.filter(pk=dc.pk).update(place=place, latitude=latitude, longitude=longitude)
         GpuPool.objects.filter(dc=dc).update(price_per_gpu_hour="2.10")
-    made = DataCenter.objects.bulk_create(
+    rows = DataCenter.objects.bulk_create(
         DataCenter(
             team=world.team,
             name=_name(PLACES, i),
@@ -96,7 +96,7 @@ def datacenters(world: World, numbers: range) -> None:
     )
     GpuPool.objects.bulk_create(
         GpuPool(dc=dc, gpu_type=GPU_TYPES[i % 4], price_per_gpu_hour=f"{1.5 + i % 13 / 10:.2f}")
-        for i, dc in zip(numbers, made, strict=True)
+        for i, dc in zip(numbers, rows, strict=True)
     )
 
 
@@ -105,7 +105,7 @@ def nodes(world: World, numbers: range) -> None:
     pools = list(GpuPool.objects.filter(dc__team=world.team).order_by("pk"))
     here = next(pool for pool in pools if pool.dc_id == world.dcs[0].pk)
     now = timezone.now()  # whoever looks at the pages gives nodes hours to be silent (NODE_SILENT_AFTER_S)
-    heard = {7: now - timedelta(days=3), 19: None}
+    silent_since = {7: now - timedelta(days=3), 19: None}
     Node.objects.bulk_create(
         Node(
             dc_id=(pool := here if i % 2 else pools[i % min(len(pools), 13)]).dc_id,
@@ -116,7 +116,7 @@ def nodes(world: World, numbers: range) -> None:
             host=f"10.{i // 65536}.{i // 256 % 256}.{i % 256}",
             acl_sha256="0" * 64,
             enrolled_at=_ago(i),
-            last_seen=heard.get(i % 40, now),
+            last_seen=silent_since.get(i % 40, now),
             version="0.1.0",
             seen_gpus=(8, 4, 16)[i % 3],
         )
@@ -154,7 +154,7 @@ def links(world: World, numbers: range) -> None:
 
 
 def plans(world: World, numbers: range) -> None:
-    made = Plan.objects.bulk_create(
+    rows = Plan.objects.bulk_create(
         Plan(
             team=world.team,
             name=f"{_name(WORDS, i)}-plan",
@@ -166,32 +166,32 @@ def plans(world: World, numbers: range) -> None:
         )
         for i in numbers
     )
-    for i, plan in zip(numbers, made, strict=True):
+    for i, plan in zip(numbers, rows, strict=True):
         plan.created_at = _ago(i, 31)
-    Plan.objects.bulk_update(made, ["created_at"], batch_size=500)
+    Plan.objects.bulk_update(rows, ["created_at"], batch_size=500)
 
 
 def computations(world: World, numbers: range) -> None:
     Computation.objects.bulk_create(
         Computation(
             team=world.team,
-            kind=kept.kind,
-            name=f"{_name(WORDS, i)} {kept.kind}",
-            request=kept.request,
-            answer=kept.answer,
+            kind=old.kind,
+            name=f"{_name(WORDS, i)} {old.kind}",
+            request=old.request,
+            answer=old.answer,
             state=(ComputationState.DONE, ComputationState.CANCELLED)[i % 7 == 0],
             created_by=world.users["operator"],
             started_at=_ago(i),
             finished_at=_ago(i),
         )
-        for kept in (comparison(world), placement(world))
+        for old in (comparison(world), placement(world))
         for i in numbers
     )
 
 
 def traces(world: World, numbers: range) -> None:
     done = trace(world)
-    kept = Computation.objects.bulk_create(
+    rows = Computation.objects.bulk_create(
         Computation(
             team=world.team,
             kind=done.kind,
@@ -207,7 +207,7 @@ def traces(world: World, numbers: range) -> None:
     )
     Trace.objects.bulk_create(
         Trace(computation=each, bytes=7_000 * (i % 20 + 1), format="kineto", workers=8 * (i + 1), steps=5)
-        for i, each in zip(numbers, kept, strict=True)
+        for i, each in zip(numbers, rows, strict=True)
     )
 
 
@@ -243,11 +243,11 @@ def runs(world: World, numbers: range) -> None:
         )
         for i in numbers
     )
-    made = Run.objects.bulk_create(_run(first, job, i) for i, job in zip(numbers, jobs, strict=True))
-    for i, run in zip(numbers, made, strict=True):
+    rows = Run.objects.bulk_create(_run(first, job, i) for i, job in zip(numbers, jobs, strict=True))
+    for i, run in zip(numbers, rows, strict=True):
         run.created_at = _ago(i, 17)
-    Run.objects.bulk_update(made, ["created_at"], batch_size=500)
-    sent = [run for run in made if run.started_at]  # between the first two data centres: over their link
+    Run.objects.bulk_update(rows, ["created_at"], batch_size=500)
+    sent = [run for run in rows if run.started_at]  # between the first two data centres: over their link
     RankState.objects.bulk_create(
         RankState(
             run=run,
@@ -293,22 +293,22 @@ def _run(first: Run, job: Job, i: int) -> Run:
 
 
 def people(world: World, numbers: range) -> None:
-    made = User.objects.bulk_create(
+    rows = User.objects.bulk_create(
         User(username=_name(PEOPLE, i), email=f"{_name(PEOPLE, i)}@research.example", password="!")
         for i in numbers
     )
     roles = (Role.VIEWER, Role.OPERATOR, Role.VIEWER, Role.TENANT, Role.ADMIN)
     Membership.objects.bulk_create(
         Membership(user=user, team=world.team, role=roles[i % len(roles)])
-        for i, user in zip(numbers, made, strict=True)
+        for i, user in zip(numbers, rows, strict=True)
     )
 
 
 def teams(world: World, numbers: range) -> None:
     """The world's admin administers them all."""
-    made = Team.objects.bulk_create(Team(name=f"Team {i:04}") for i in numbers)
+    rows = Team.objects.bulk_create(Team(name=f"Team {i:04}") for i in numbers)
     Membership.objects.bulk_create(
-        Membership(user=world.users["admin"], team=team, role=Role.ADMIN) for team in made
+        Membership(user=world.users["admin"], team=team, role=Role.ADMIN) for team in rows
     )
 
 
@@ -346,7 +346,7 @@ def measurements(world: World, numbers: range) -> None:
 
 
 def audit(world: World, numbers: range) -> None:
-    made = AuditEntry.objects.bulk_create(
+    rows = AuditEntry.objects.bulk_create(
         AuditEntry(
             actor=world.users[("operator", "admin")[i % 2]],
             team=world.team,
@@ -361,9 +361,9 @@ def audit(world: World, numbers: range) -> None:
         )
         for i in numbers
     )
-    for i, entry in zip(numbers, made, strict=True):
+    for i, entry in zip(numbers, rows, strict=True):
         entry.at = _ago(i, 3)
-    AuditEntry.objects.bulk_update(made, ["at"], batch_size=500)
+    AuditEntry.objects.bulk_update(rows, ["at"], batch_size=500)
 
 
 def tenancies(world: World, numbers: range) -> None:
@@ -379,7 +379,7 @@ def tenancies(world: World, numbers: range) -> None:
         "typical_prompt": 1024,
         "asked_longest_prompt": 4096,
     }
-    made = []
+    rows = []
     for i in numbers:
         status = statuses[i % len(statuses)]
         granted = {
@@ -392,7 +392,7 @@ def tenancies(world: World, numbers: range) -> None:
         }
         decided = {"decided_by": world.users["admin"], "decided_at": now - timedelta(days=40)}
         held = granted if status in ("active", "suspended", "ended") else {}
-        made.append(
+        rows.append(
             Tenancy(
                 name=f"{_name(BUYERS, i)}",
                 purpose="search answers",
@@ -404,14 +404,14 @@ def tenancies(world: World, numbers: range) -> None:
                 **({} if status == "requested" else decided),
             )
         )
-    made = Tenancy.objects.bulk_create(made)
+    rows = Tenancy.objects.bulk_create(rows)
     TenancyPlace.objects.bulk_create(
         TenancyPlace(tenancy=one, dc=world.dcs[i % 2], is_granted=bool(one.tokens_per_min))
-        for i, one in zip(numbers, made, strict=True)
+        for i, one in zip(numbers, rows, strict=True)
     )
     Notice.objects.bulk_create(
         Notice(user=world.users[name], tenancy=one, text=f"{one} was decided.")
-        for one in made[:20]
+        for one in rows[:20]
         for name in ("tenant", "admin")
     )
 
@@ -466,7 +466,7 @@ def watched(world: World, numbers: range) -> None:
     train(world, _first_run(world), numbers)
 
 
-def train(world: World, run: Run, numbers: range, *, kept: int = 12) -> None:
+def train(world: World, run: Run, numbers: range, *, batches: int = 12) -> None:
     """Let `run` have made an iteration a number, with the spans of the last `kept`."""
     n = numbers.stop
     length_s = run.predicted["iteration_ms"] / 1e3 * 1.06
@@ -483,7 +483,7 @@ def train(world: World, run: Run, numbers: range, *, kept: int = 12) -> None:
         waits_for="",
     )
     IterationStat.objects.bulk_create(_stats(run, numbers, length_s))
-    SpanBatch.objects.bulk_create(_spans(run, numbers[-kept:], length_s), batch_size=1000)
+    SpanBatch.objects.bulk_create(_spans(run, numbers[-batches:], length_s), batch_size=1000)
     LogLine.objects.bulk_create(
         LogLine(run=run, rank=i % 12, seq=i, at=_ago(n - i, length_s / 60), text=f"iteration {i}: trained")
         for i in numbers
@@ -513,10 +513,10 @@ def place_ranks(world: World, run: Run) -> None:
     dc_of_stage = run.job.document["cell"]["dc_of_stage"]
     stages = len(dc_of_stage)
     used = dict.fromkeys(range(len(world.dcs)), 0)
-    made = []
+    rows = []
     for rank in range(stages * run.job.document["cell"]["pipelines"]):
         dc = dc_of_stage[rank % stages]
-        made.append(
+        rows.append(
             RankState(
                 run=run,
                 rank=rank,
@@ -531,7 +531,7 @@ def place_ranks(world: World, run: Run) -> None:
             )
         )
         used[dc] += 1
-    RankState.objects.bulk_create(made)
+    RankState.objects.bulk_create(rows)
 
 
 def _stats(run: Run, numbers: range, length_s: float) -> Iterator[IterationStat]:

@@ -139,26 +139,26 @@ def forms_of(page: str) -> list[PageForm]:
     """The forms of an HTML page; one that a button sends elsewhere is there once for each address."""
     reader = Reader()
     reader.feed(page)
-    found = []
+    forms = []
     for form in reader.forms:
         if (more := reader.outside.get(form.name)) is not None:
             form.controls |= {name: one for name, one in more.controls.items() if name not in form.controls}
             form.others += more.others
-        found += [form, *(replace(form, action=action) for action in form.others)]
-    return found
+        forms += [form, *(replace(form, action=action) for action in form.others)]
+    return forms
 
 
 def forms_in_templates(folder: Path) -> dict[str, set[str]]:
     """Template → URL names that its forms with fields are sent to; "" is the address of the page itself."""
-    made: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for path in folder.rglob("*.html"):
         for attributes, inside in re.findall(r"<form\b(.*?)>(.*?)</form>", path.read_text(), re.S):
             if "data-goto" in attributes or not re.search(HOLDS_FIELDS, inside):
                 continue  # a script's own, or a button alone
             named = re.search(r"""action="\{% url '([^']+)'""", attributes)
             name = str(path.relative_to(folder))
-            made.setdefault(name, set()).add(named.group(1) if named else "")
-    return made
+            names.setdefault(name, set()).add(named.group(1) if named else "")
+    return names
 
 
 def encoded(data: Data) -> str:

@@ -26,10 +26,10 @@ class Recorded(Generic[Made]):
         self._at = timezone.now()
         with transaction.atomic():
             before = dict(_rows())
-            made = make()
+            value = make()
             added = {table: _added(before.get(table, []), rows) for table, rows in _rows()}
             transaction.set_rollback(True)
-        self._pickled = pickle.dumps(made)
+        self._pickled = pickle.dumps(value)
         self._rows = {table: json.dumps(rows) for table, rows in added.items() if rows}
         self._statement = "; ".join(_insert(table) for table in self._rows)
 
@@ -40,10 +40,10 @@ class Recorded(Generic[Made]):
         passed = timezone.now() - self._at
         with connection.cursor() as cursor:
             cursor.execute(self._statement, {**self._rows, "passed": passed})
-        made: Made = pickle.loads(self._pickled)
-        for row in _models(made, set()):
+        value: Made = pickle.loads(self._pickled)
+        for row in _models(value, set()):
             _move(row, passed)
-        return made
+        return value
 
 
 def _rows() -> Iterator[tuple[str, list[Any]]]:
@@ -75,21 +75,21 @@ def _insert(table: str) -> str:
     )
 
 
-def _models(made: Any, seen: set[int]) -> Iterator[models.Model]:
+def _models(part: Any, seen: set[int]) -> Iterator[models.Model]:
     """All rows that `made` holds, each once, and those that they refer to and have at hand."""
-    if id(made) in seen:
+    if id(part) in seen:
         return
-    seen.add(id(made))
+    seen.add(id(part))
     inner: Any = ()
-    if isinstance(made, models.Model):
-        yield made
-        inner = made._state.fields_cache.values()
-    elif isinstance(made, dict):
-        inner = made.values()
-    elif isinstance(made, list):
-        inner = made
-    elif is_dataclass(made):
-        inner = [getattr(made, field.name) for field in fields(made)]
+    if isinstance(part, models.Model):
+        yield part
+        inner = part._state.fields_cache.values()
+    elif isinstance(part, dict):
+        inner = part.values()
+    elif isinstance(part, list):
+        inner = part
+    elif is_dataclass(part):
+        inner = [getattr(part, field.name) for field in fields(part)]
     for value in inner:
         yield from _models(value, seen)
 

@@ -44,8 +44,8 @@ def started(world: World, *files: SimpleUploadedFile, **changes: Any) -> Computa
     """A replay of the world's team that waits for its worker; of the uploaded file where there is one."""
     if files:
         changes |= {"trace": "upload", "file": files[0]}
-    asked = question(world, **changes)
-    return start_replay(world.users["operator"], team=world.team, name="Bursts", request=asked, files=files)
+    query = question(world, **changes)
+    return start_replay(world.users["operator"], team=world.team, name="Bursts", request=query, files=files)
 
 
 def answered(world: World) -> Computation:
@@ -60,8 +60,8 @@ def answered(world: World) -> Computation:
 
 @cache
 def _answer(request: str) -> dict[str, Any]:
-    asked = json.loads(request)
-    work = {**asked, "document": {**asked["document"], "trace": asked["trace"]}}
+    query = json.loads(request)
+    work = {**query, "document": {**query["document"], "trace": query["trace"]}}
     trace, *results = answers(work)
     return {**trace, "results": [line["result"] for line in results]}
 

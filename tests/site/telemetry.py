@@ -50,20 +50,22 @@ def layout_changed(run: Run, **fields: Any) -> dict[str, Any]:
     job = parse(TrainJob, run.job.document)
     spec = single_machine(job, run=str(run.pk), log_dir="")
     slow = Conditions(of_gpu={}, transfer={frozenset((1, 2)): 5.0}, latency_ms={})
-    found = better_layout(spec, slow, than_s=60.0)
-    assert found is not None
-    of_layout = change(spec, found.layout.applied(spec), "another layout is faster", (1.9, found.iteration_s))
+    layout = better_layout(spec, slow, than_s=60.0)
+    assert layout is not None
+    of_layout = change(
+        spec, layout.layout.applied(spec), "another layout is faster", (1.9, layout.iteration_s)
+    )
     event = LayoutChanged(
         rank=0,
         iteration=41,
         deviations=(Deviation(what=TimedWork.LINK, at=(3, 4), planned_ms=40.0, measured_ms=200.0),),
         before_s=1.9,
-        after_s=found.iteration_s,
+        after_s=layout.iteration_s,
         gain_s=30.0,
         cost_s=4.0,
         lost_s=3.5,
         attempt=2,
-        times=found.layout.times,
+        times=layout.layout.times,
         t=T0 + 6,
         **of_layout,
     )
@@ -148,8 +150,8 @@ def rank_event(run: Run, rank: int, state: str, **fields: Any) -> dict[str, Any]
 
 def events(run: Run, iterations: int, first: int = 0) -> list[Item]:
     """Spans of all twelve ranks and the step, of `iterations` from `first`."""
-    made: list[Item] = []
+    items: list[Item] = []
     for iteration in range(first, first + iterations):
-        made += [(NODES[rank], "1-0", spans_event(run, rank, iteration)) for rank in range(12)]
-        made.append((NODES[0], "1-0", step_event(run, iteration)))
-    return made
+        items += [(NODES[rank], "1-0", spans_event(run, rank, iteration)) for rank in range(12)]
+        items.append((NODES[0], "1-0", step_event(run, iteration)))
+    return items

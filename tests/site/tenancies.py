@@ -30,13 +30,13 @@ def _free(team: Team, name: str) -> str:
 
 def ask(world: World, actor: User | None = None, **values: Any) -> Tenancy:
     """A request by the tenant for the first two data centres."""
-    made = Tenancy(
+    tenancy = Tenancy(
         team=world.team,
         name=values.pop("name", _free(world.team, "Fathom Search")),
         model=values.pop("model", MODEL),
         **{"asked_tokens_per_min": 90_000, "asked_ttft_ms": 400, "asked_days": 90, **values},
     )
-    return services.request_tenancy(actor or world.users["tenant"], made, world.dcs[:2])
+    return services.request_tenancy(actor or world.users["tenant"], tenancy, world.dcs[:2])
 
 
 def serve(run: Run, **section: Any) -> Run:

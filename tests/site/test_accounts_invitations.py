@@ -45,8 +45,8 @@ def test_the_link_makes_an_account_once(house: Any) -> None:
 
 def test_the_token_is_kept_nowhere(house: Any) -> None:
     token = invite(house).strip("/").rpartition("/")[2]
-    kept = str(list(Invitation.objects.values())) + str(list(AuditEntry.objects.values()))
-    assert token not in kept
+    database = str(list(Invitation.objects.values())) + str(list(AuditEntry.objects.values()))
+    assert token not in database
     assert Invitation.objects.get().token_sha256 == services.token_hash(token)
     assert token not in house.client("admin").get("/invitations/").content.decode()
 

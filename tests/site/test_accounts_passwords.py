@@ -27,10 +27,10 @@ def test_a_mailed_link_sets_a_new_password(house: Any, mailing: None) -> None:
     User.objects.filter(pk=user.pk).update(email="vi@example.org")
     assert Client().post("/password/", {"email": "VI@example.org"})["Location"] == "/password/sent/"
     assert rows("reset-mail").get().object_id == str(user.pk)
-    found = re.search(r"http://testserver(/password/set/\S+)", mail.outbox[0].body)
-    assert found
+    link = re.search(r"http://testserver(/password/set/\S+)", mail.outbox[0].body)
+    assert link
     client = Client()
-    form = client.get(found[1], follow=True)
+    form = client.get(link[1], follow=True)
     new = {"new_password1": "another good one", "new_password2": "another good one"}
     client.post(form.request["PATH_INFO"], new)
     assert User.objects.get(pk=user.pk).check_password("another good one")

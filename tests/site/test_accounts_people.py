@@ -78,8 +78,8 @@ def test_an_unknown_role_is_refused(house: Any) -> None:
 
 def test_a_team_keeps_an_active_admin(house: Any) -> None:
     client, membership = house.client("admin"), house.membership("admin")
-    said = client.post(f"/people/roles/{membership.pk}/", {"role": "viewer"}, follow=True).content.decode()
-    assert "is the last active admin of Research" in said
+    page = client.post(f"/people/roles/{membership.pk}/", {"role": "viewer"}, follow=True).content.decode()
+    assert "is the last active admin of Research" in page
     refused = client.post(f"/people/roles/{membership.pk}/remove/")
     assert refused.status_code == 409
     assert "is the last active admin of Research" in refused.content.decode()

@@ -31,9 +31,9 @@ OF_ANOTHER_JOB = "microbatches 1, chunks 1, traversal straight, sharing spatial,
 
 @pytest.fixture
 def run(world: Any, nodes: Nodes) -> Run:  # noqa: F811
-    made = running(world, nodes)
-    Run.objects.filter(pk=made.pk).update(steps=100)
-    return made
+    new = running(world, nodes)
+    Run.objects.filter(pk=new.pk).update(steps=100)
+    return new
 
 
 def send(run: Run, *events: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -89,10 +89,10 @@ def test_each_iteration_has_the_last_plan_before_it(run: Run) -> None:
     launch = run.predicted["iteration_ms"]
     send(run, adapted(run, slower=1.3), adapted(run, slower=2.0, iteration=60, t=T0 + 9))
     run.refresh_from_db()
-    told = predicted(run, (50, 50))
-    assert [row["since"] for row in told["predicted_before"]] == [0, 41]
-    assert ["spans" in row for row in told["predicted_before"]] == [False, True]
-    rows = [*told["predicted_before"], told["predicted"]]
+    prediction = predicted(run, (50, 50))
+    assert [row["since"] for row in prediction["predicted_before"]] == [0, 41]
+    assert ["spans" in row for row in prediction["predicted_before"]] == [False, True]
+    rows = [*prediction["predicted_before"], prediction["predicted"]]
     assert launch == rows[0]["iteration_ms"] < rows[1]["iteration_ms"] < rows[2]["iteration_ms"]
 
 
@@ -241,9 +241,11 @@ def test_a_layout_that_cannot_be_of_the_run_is_refused(run: Run, wrong: dict[str
 def test_another_placement_is_predicted_from_its_event() -> None:
     """Its pipelines go through different data centres; every rank has a lane."""
     spec = single_machine(placed(), run="test", log_dir="")
-    found = better_placement(spec, conditions((8, 1, 1)), than_s=9.0, steps=100)
-    assert found is not None
-    layout = change(spec, found.layout.applied(spec), "another layout is faster")["layout"]
-    payload = measured_payload(layout.job, None, found.layout.times, position_of_rank=layout.position_of_rank)
+    placement = better_placement(spec, conditions((8, 1, 1)), than_s=9.0, steps=100)
+    assert placement is not None
+    layout = change(spec, placement.layout.applied(spec), "another layout is faster")["layout"]
+    payload = measured_payload(
+        layout.job, None, placement.layout.times, position_of_rank=layout.position_of_rank
+    )
     assert [spans[0] for spans in payload["spans"]] == list(range(6))
-    assert payload["iteration_ms"] == pytest.approx(1e3 * found.iteration_s, rel=0.1)
+    assert payload["iteration_ms"] == pytest.approx(1e3 * placement.iteration_s, rel=0.1)

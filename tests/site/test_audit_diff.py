@@ -30,10 +30,10 @@ def test_the_same_on_both_sides_is_no_change(row: Any) -> None:
 
 @given(ROWS, ROWS)
 def test_every_leaf_of_both_sides_is_there(before: Any, after: Any) -> None:
-    found = differences(before, after)
-    assert sum(one.before is not None for one in found) == (count_leaves(before) if before else 0)
-    assert sum(one.after is not None for one in found) == (count_leaves(after) if after else 0)
-    assert len({one.path for one in found}) == len(found)
+    changes = differences(before, after)
+    assert sum(one.before is not None for one in changes) == (count_leaves(before) if before else 0)
+    assert sum(one.after is not None for one in changes) == (count_leaves(after) if after else 0)
+    assert len({one.path for one in changes}) == len(changes)
 
 
 @given(ROWS, ROWS)

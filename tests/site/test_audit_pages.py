@@ -172,8 +172,8 @@ def test_a_row_shows_its_differences_and_its_object(house: Any) -> None:
     old, new = {"a": {"b": [1, 2]}, "same": 0}, {"a": {"b": [1, 3]}, "same": 0}
     entry = write(house, "admin", "change", team=house.team, before=old, after=new)
     page = house.client("admin").get(f"/audit/{entry.pk}/")
-    found = {one.path: (one.before, one.after, one.changed) for one in page.context["differences"]}
-    assert found == {"a.b.0": ("1", "1", False), "a.b.1": ("2", "3", True), "same": ("0", "0", False)}
+    changes = {one.path: (one.before, one.after, one.changed) for one in page.context["differences"]}
+    assert changes == {"a.b.0": ("1", "1", False), "a.b.1": ("2", "3", True), "same": ("0", "0", False)}
     assert page.context["url"] == f"/teams/{house.team.pk}/"
     gone = write(house, "admin", "delete", team=house.team)
     AuditEntry.objects.filter(pk=gone.pk).update(object_id="987654321")

@@ -38,14 +38,14 @@ def test_the_index_finds_what_reading_every_row_finds(
 ) -> None:
     monkeypatch.setattr(models, "MOST_CANDIDATES", most)
     chance = random.Random(most)
-    for row in (made := entries(7, 80)):
+    for row in (written_rows := entries(7, 80)):
         row.refresh_from_db()
-    asked = [*WORDS, "7b g", "%", "_", "\\", "STRA", "üNÏ", "price", "req-1", "f gpu", "no such thing"]
-    asked += [chance.choice(made).message[i : i + 4] for i in range(12)]
-    for text in filter(None, asked):
+    searches = [*WORDS, "7b g", "%", "_", "\\", "STRA", "üNÏ", "price", "req-1", "f gpu", "no such thing"]
+    searches += [chance.choice(written_rows).message[i : i + 4] for i in range(12)]
+    for text in filter(None, searches):
         wanted = {
             row.pk
-            for row in made
+            for row in written_rows
             if text.upper() in row.object_label.upper()
             or text.upper() in row.message.upper()
             or text == row.request_id

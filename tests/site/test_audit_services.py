@@ -34,12 +34,12 @@ def service_modules() -> Iterator[tuple[str, ModuleType]]:
 
 def service_functions() -> dict[str, Any]:
     """{"<app>.<function>": function} of the public functions that these modules define."""
-    found = {}
+    functions = {}
     for app, module in service_modules():
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__ and not name.startswith("_"):
-                found[f"{app}.{name}"] = function
-    return found
+                functions[f"{app}.{name}"] = function
+    return functions
 
 
 FUNCTIONS = service_functions()

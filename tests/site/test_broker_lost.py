@@ -166,14 +166,14 @@ def test_a_full_broker_is_named_and_announcements_are_left_out(world: Any, admin
 
 def test_a_broker_that_hangs_is_asked_once_and_given_up(settings: Any) -> None:
     """redis-py repeats by itself where it is told no other: a page and /readyz would wait for minutes."""
-    asked: list[socket.socket] = []
+    connections: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
 
         def accept() -> None:
             while True:
                 try:
-                    asked.append(listening.accept()[0])
+                    connections.append(listening.accept()[0])
                 except OSError:
                     return
 
@@ -189,7 +189,7 @@ def test_a_broker_that_hangs_is_asked_once_and_given_up(settings: Any) -> None:
             listening.shutdown(socket.SHUT_RDWR)
     assert not state.ok
     assert "does not answer" in state.text
-    assert len(asked) <= 2
+    assert len(connections) <= 2
 
 
 # What is asked of a page and needs the broker.

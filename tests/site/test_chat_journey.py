@@ -67,8 +67,8 @@ def prepared_chats(root: Path, tokenizer: Path) -> Path:
     source = {"path": str(root / "chats.jsonl"), "format": "jsonl", "messages": "messages"}
     (root / "data.json").write_text(json.dumps({"sources": [source], "tokenizer": str(tokenizer)}))
     out = root / "chats"
-    asked = [str(root / "data.json"), "--out", str(out), "--processes", "1"]
-    done = CliRunner().invoke(prepare_command, asked, catch_exceptions=False)
+    arguments = [str(root / "data.json"), "--out", str(out), "--processes", "1"]
+    done = CliRunner().invoke(prepare_command, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return out
 

@@ -106,10 +106,10 @@ def clone(world: World, run: Run, **changes: Any) -> Any:
 def test_clone_goes_on_with_other_values(world: World) -> None:
     run = saved_run(world)
     clone(world, run, name="lower", lr=1e-5, checkpoint_dir="/c", checkpoint_every=5, resume="last")
-    made = Run.objects.get(job__name="lower").document
+    document = Run.objects.get(job__name="lower").document
     saves = {"dir": "/c", "every": 5}
-    assert made["persistence"] == {"checkpoint": saves, "resume": "/c/step-*-ab"}
-    assert made["optimizer"]["lr"] == 1e-5
+    assert document["persistence"] == {"checkpoint": saves, "resume": "/c/step-*-ab"}
+    assert document["optimizer"]["lr"] == 1e-5
     refused = clone(world, run, name="never", checkpoint_dir="/c", checkpoint_every="")
     assert refused.status_code == 422
     assert "checkpoint interval in iterations" in refused.content.decode()
@@ -125,8 +125,8 @@ def test_a_run_lists_its_checkpoints_and_what_became_of_them(world: World) -> No
     run.job.save()
     assert states(run) == {10: "removed", 20: "saved", 25: "failed", 30: "saved"}
     text = listed(world, run)
-    for said in ("/c/step-000000030-ab", "5 MB", "1.2", "Not saved", "No space left on device", "Removed"):
-        assert said in text, said
+    for part in ("/c/step-000000030-ab", "5 MB", "1.2", "Not saved", "No space left on device", "Removed"):
+        assert part in text, part
     assert text.count(">Interval<") == 3
     assert text.count(">End of the run<") == 1
     offered = [row.pk for row in run.checkpoints.filter(status=CheckpointStatus.SAVED)]
@@ -180,8 +180,8 @@ def test_resume_from_leads_to_the_launch_form_with_that_checkpoint(world: World)
     assert form["resume"].value() == str(older.pk)
     values = {field.name: field.value() for field in form if field.value() is not None}
     assert client.post(url, {**values, "name": "again"}).status_code == 302
-    made = Run.objects.get(job__name="again").document
-    assert made["persistence"]["resume"] == older.where
+    document = Run.objects.get(job__name="again").document
+    assert document["persistence"]["resume"] == older.where
     for name, value in (("steps", 4), ("seed", 9), ("microbatches", 8)):
         refused = client.post(url, {**values, "name": "never", name: value})
         assert refused.status_code == 422
@@ -192,8 +192,8 @@ def test_resume_from_leads_to_the_launch_form_with_that_checkpoint(world: World)
 def test_a_checkpoint_that_cannot_be_used_is_not_chosen(world: World, checkpoint: str) -> None:
     run = saved_run(world)
     RunCheckpoint.objects.filter(run=run).update(status=CheckpointStatus.TORN)
-    asked = run.checkpoints.get().pk if checkpoint == "torn" else checkpoint
-    page = world.client("operator").get(f"/runs/{run.pk}/clone/?checkpoint={asked}")
+    number = run.checkpoints.get().pk if checkpoint == "torn" else checkpoint
+    page = world.client("operator").get(f"/runs/{run.pk}/clone/?checkpoint={number}")
     assert page.context["form"]["resume"].value() == ""
     assert "That checkpoint cannot be used" in page.content.decode()
 
@@ -216,7 +216,7 @@ REBUILT = (
 
 
 @pytest.mark.parametrize(
-    ("choice", "steps", "said"),
+    ("choice", "steps", "message"),
     [
         ("rebuild", 80, REBUILT),
         ("keep", 80, "The run continues with the checkpoint's schedule."),
@@ -224,7 +224,7 @@ REBUILT = (
     ],
 )
 def test_the_learning_rate_is_kept_or_rebuilt_and_said(
-    world: World, choice: str, steps: int, said: str
+    world: World, choice: str, steps: int, message: str
 ) -> None:
     run = saved_run(world)
     schedule = {"decay": "cosine", "final": 0.1}
@@ -234,7 +234,7 @@ def test_the_learning_rate_is_kept_or_rebuilt_and_said(
     run.job.save()
     form = continued(run, steps=steps, on_resume=choice)
     assert form.document["optimizer"]["lr_schedule"] == {**schedule, "on_resume": choice}
-    assert said in rate_check(form)
+    assert message in rate_check(form)
 
 
 def test_a_clone_of_a_run_that_kept_its_rate_keeps_it_too(world: World) -> None:

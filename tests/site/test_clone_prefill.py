@@ -42,7 +42,7 @@ def test_prefill_is_switched_on_and_off(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "message"),
     [
         ({"prefill_latency_b_ms": ""}, "prefill_latency_b_ms", "Required, but missing"),
         ({"prefill_latency_b_ms": 0}, "prefill_latency_b_ms", "greater than 0"),
@@ -52,8 +52,8 @@ def test_prefill_is_switched_on_and_off(world: World) -> None:
     ],
 )
 def test_what_cannot_be_is_said_at_its_field(
-    world: World, changes: dict[str, Any], field: str, said: str
+    world: World, changes: dict[str, Any], field: str, message: str
 ) -> None:
     form = clone(world, world.launch(), name="never", **{**MODEL, **changes}).context["form"]
-    assert said in str(form.errors.get(field))
+    assert message in str(form.errors.get(field))
     assert not Run.objects.filter(job__name="never").exists()

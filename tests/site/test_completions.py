@@ -150,19 +150,19 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
     assert counts == [(used, 1), (used, 2), (used, 3), (used, 3)]
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
     chat = shop.client.chat.completions.create(model=MODEL, messages=messages, max_completion_tokens=4)
-    said = expected(f"<system>Be brief.<user>{PROMPT}", 4)
-    assert (chat.choices[0].message.content, chat.choices[0].message.role) == (said, "assistant")
+    first_text = expected(f"<system>Be brief.<user>{PROMPT}", 4)
+    assert (chat.choices[0].message.content, chat.choices[0].message.role) == (first_text, "assistant")
     with shop.client.chat.completions.create(
         model=MODEL, messages=messages, max_tokens=4, stream=True
     ) as stream:
         deltas = [chunk.choices[0].delta for chunk in stream]
-    assert "".join(delta.content or "" for delta in deltas) == said
+    assert "".join(delta.content or "" for delta in deltas) == first_text
     assert [delta.role for delta in deltas][:2] == ["assistant", None]
     messages += [chat.choices[0].message, {"role": "user", "content": "On."}]  # as its own library has it
     second = shop.client.chat.completions.create(model=MODEL, messages=messages, max_tokens=2)
-    asked = f"<system>Be brief.<user>{PROMPT}<assistant>{said}<user>On."
-    assert second.choices[0].message.content == expected(asked, 2)
-    assert {found.id for found in shop.client.models.list()} == {MODEL, east, f"{MODEL}@mid"}
+    second_text = f"<system>Be brief.<user>{PROMPT}<assistant>{first_text}<user>On."
+    assert second.choices[0].message.content == expected(second_text, 2)
+    assert {names.id for names in shop.client.models.list()} == {MODEL, east, f"{MODEL}@mid"}
     assert shop.client.models.retrieve(east).id == east
 
     events = shop.usage(6)
@@ -172,7 +172,7 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
     assert all(event.ttft_ms is not None and 0 < event.ttft_ms < 5_000 for event in events)
     assert shop.coordinator.lines == 1  # all on one connection
     assert all(0 < (ask.ttft_objective_ms or 0) <= 5_000 for ask in shop.coordinator.asked)
-    assert_nowhere(["unheard of", text, said], caplog.text)
+    assert_nowhere(["unheard of", text, first_text], caplog.text)
 
 
 def assert_nowhere(words: list[str], logged: str) -> None:
@@ -180,9 +180,9 @@ def assert_nowhere(words: list[str], logged: str) -> None:
     dump = StringIO()
     call_command("dumpdata", stdout=dump)
     client = broker.client()
-    kept = [_value(client, key) for key in client.scan_iter("*")]
+    values = [_value(client, key) for key in client.scan_iter("*")]
     for word in words:
-        for place, text in (("database", dump.getvalue()), ("logs", logged), ("valkey", "\n".join(kept))):
+        for place, text in (("database", dump.getvalue()), ("logs", logged), ("valkey", "\n".join(values))):
             assert word not in text, place
             assert json.dumps(word)[1:-1] not in text, place
 
@@ -248,8 +248,8 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     assert shop.usage()[0].reason == "prompt_too_long"
     answer = refused({**ask, "prompt": "y" * 190, "max_tokens": 100}, 400, "context_length_exceeded")
     long = answer.json()["error"]
-    said = f"This model's maximum context length is {CONTEXT} tokens. However, you requested 290 tokens"
-    assert long["message"].startswith(said)
+    text = f"This model's maximum context length is {CONTEXT} tokens. However, you requested 290 tokens"
+    assert long["message"].startswith(text)
     assert (long["type"], long["param"]) == ("invalid_request_error", "prompt")
     with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
         shop.client.completions.create(**{**ask, "prompt": "y" * 190, "max_tokens": 100})
@@ -442,13 +442,13 @@ def test_a_bare_model_goes_to_the_coordinator_that_admits_it(shop: Shop) -> None
 def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -> None:
     import openai
 
-    made = shop.client.completions.create(
+    completion = shop.client.completions.create(
         model=MODEL,
         prompt=[1, 2, 3],
         max_tokens=1,
         extra_body={"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}},
     )
-    params = made.model_extra["kv_transfer_params"] if made.model_extra else {}
+    params = completion.model_extra["kv_transfer_params"] if completion.model_extra else {}
     assert (params["remote_host"], params["remote_tokens"], params["do_remote_prefill"]) == (
         "10.0.0.1",
         3,
@@ -536,12 +536,12 @@ def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop
     threading.Timer(0.7, lambda: setattr(shop.coordinator.controller, "paused", False)).start()
     answer = shop.post("/v1/batches", body, **{"Content-Type": "application/x-ndjson"})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
-    found = {row["custom_id"]: row["response"] for row in map(json.loads, answer.text.splitlines())}
-    assert len(found) == 14
+    by_id = {row["custom_id"]: row["response"] for row in map(json.loads, answer.text.splitlines())}
+    assert len(by_id) == 14
     for i, text in enumerate(texts):
-        assert found[f"c{i}"]["body"]["choices"][0]["text"] == expected(text, 2)
-    assert (found["long"]["status_code"], found["wrong"]["status_code"]) == (413, 400)
-    assert len({row["request_id"] for row in found.values()}) == 14
+        assert by_id[f"c{i}"]["body"]["choices"][0]["text"] == expected(text, 2)
+    assert (by_id["long"]["status_code"], by_id["wrong"]["status_code"]) == (413, 400)
+    assert len({row["request_id"] for row in by_id.values()}) == 14
     assert {(ask.priority, ask.ttft_objective_ms) for ask in shop.coordinator.asked} == {(-1, None)}
     events = shop.usage(13)
     assert sorted(event.outcome for event in events) == ["delivered"] * 12 + ["refused"]
@@ -563,8 +563,8 @@ def test_a_batch_whose_client_leaves_while_it_is_sent_ends_at_once(monkeypatch: 
         return batches.Answer(custom_id="a", request="r", status=200, body={})
 
     async def leave() -> None:
-        found: Any = [object()] * 100
-        answers = batches._answers(None, found)  # type: ignore[arg-type]
+        rows: Any = [object()] * 100
+        answers = batches._answers(None, rows)  # type: ignore[arg-type]
         took = asyncio.Event()
 
         async def send() -> None:

@@ -24,7 +24,7 @@ def url(thing: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "unit"),
     [
         ("", ""),
         (" B  a,A ", "a b"),
@@ -35,12 +35,12 @@ def url(thing: Any) -> str:
         (" ".join(f"l{i}" for i in range(11)), None),
     ],
 )
-def test_labels_are_short_words(typed: str, kept: str | None) -> None:
-    if kept is None:
+def test_labels_are_short_words(typed: str, unit: str | None) -> None:
+    if unit is None:
         with pytest.raises(ValidationError):
             parsed_labels(typed)
     else:
-        assert parsed_labels(typed) == kept
+        assert parsed_labels(typed) == unit
 
 
 def test_an_operator_writes_them_and_the_audit_says_what_changed(world: World, thing: Any) -> None:

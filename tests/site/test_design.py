@@ -34,8 +34,8 @@ def first(name: str) -> dict[str, Any]:
     return first_values(PAGES[name].page.form)
 
 
-def _file(viewer: Client, asked: dict[str, Any], table: str) -> str:
-    return viewer.get("/network/", {**asked, "as": "csv", "table": table}).content.decode()
+def _file(viewer: Client, request: dict[str, Any], table: str) -> str:
+    return viewer.get("/network/", {**request, "as": "csv", "table": table}).content.decode()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -110,31 +110,31 @@ def test_collectives_run_over_all_gpus_in_every_hb_domain(viewer: Client) -> Non
 
 
 def test_the_heat_map_adds_up_to_the_table_of_traffic(viewer: Client) -> None:
-    asked = {**first("network"), "gpus": 2048, "hb_domain": "8"}
-    page = viewer.get("/network/", asked)
+    request = {**first("network"), "gpus": 2048, "hb_domain": "8"}
+    page = viewer.get("/network/", request)
     assert "Traffic between GPUs" in page.content.decode()
-    rows = list(csv.DictReader(io.StringIO(_file(viewer, asked, "heat"))))
-    traffic = list(csv.DictReader(io.StringIO(_file(viewer, asked, "traffic"))))
+    rows = list(csv.DictReader(io.StringIO(_file(viewer, request, "heat"))))
+    traffic = list(csv.DictReader(io.StringIO(_file(viewer, request, "traffic"))))
     sent = sum(float(row["Bytes"]) for row in rows)
     assert sent == pytest.approx(1e12 * sum(float(row["Bytes TB"]) for row in traffic), rel=1e-9)
     assert len(page.context["matrix"].rows) == 16
-    assert viewer.get("/network/", {**asked, "model": ""}).context["matrix"] is None
+    assert viewer.get("/network/", {**request, "model": ""}).context["matrix"] is None
 
 
 def test_a_sweep_is_the_answers_to_its_values(viewer: Client) -> None:
-    asked = {**first("network"), "gpus": 512, "hb_domain": "8, 64", "model": "gpt-22b"}
-    page = viewer.get("/network/", {**asked, "sweep": "nic_gb_s", "values": "100, 25"})
+    request = {**first("network"), "gpus": 512, "hb_domain": "8, 64", "model": "gpt-22b"}
+    page = viewer.get("/network/", {**request, "sweep": "nic_gb_s", "values": "100, 25"})
     rows = page.context["answer"]["swept"]["rows"]
     assert [(row["value"], row["hb_domain"]) for row in rows] == [(25, 8), (25, 64), (100, 8), (100, 64)]
     for value in (25, 100):
-        alone = viewer.get("/network/", {**asked, "nic_gb_s": value}).context["answer"]["iterations"]
-        found = [row["iteration_s"] for row in rows if row["value"] == value]
-        assert found == [row["iteration_s"] for row in alone]
+        alone = viewer.get("/network/", {**request, "nic_gb_s": value}).context["answer"]["iterations"]
+        seconds = [row["iteration_s"] for row in rows if row["value"] == value]
+        assert seconds == [row["iteration_s"] for row in alone]
     drawn = page.context["charts"]["lines"]
     assert [line["name"] for line in drawn["lines"]] == ["HB 8", "HB 64"]
-    file = _file(viewer, {**asked, "sweep": "nic_gb_s", "values": "100, 25"}, "sweep")
+    file = _file(viewer, {**request, "sweep": "nic_gb_s", "values": "100, 25"}, "sweep")
     assert len(list(csv.DictReader(io.StringIO(file)))) == 4
-    document = viewer.get("/network/", {**asked, "sweep": "batch", "values": "64", "as": "document"})
+    document = viewer.get("/network/", {**request, "sweep": "batch", "values": "64", "as": "document"})
     parse(NetworkRequest, document.json())
 
 
@@ -159,11 +159,11 @@ def test_a_sweep_that_cannot_be_is_refused_at_its_field(viewer: Client, change: 
 
 def test_spare_switches_and_failing_transceivers_have_their_rows(viewer: Client) -> None:
     bare = {**first("network"), "model": "", "gpus": 1024, "hb_domain": "8"}
-    asked = {**bare, "spare_switches": 4, "failing_percent": 2, "repair_h": 3, "gpu_usd_per_h": 2}
-    fabrics = list(csv.reader(io.StringIO(_file(viewer, asked, "fabrics"))))
+    request = {**bare, "spare_switches": 4, "failing_percent": 2, "repair_h": 3, "gpu_usd_per_h": 2}
+    fabrics = list(csv.reader(io.StringIO(_file(viewer, request, "fabrics"))))
     assert [row[1] for row in fabrics[1:]] == ["rail-optimised", "rail-only", "rail-only, 4 spare"]
     switches = fabrics[0].index("Switches")
     assert int(fabrics[3][switches]) == int(fabrics[2][switches]) + 4
-    (_, *outages) = csv.reader(io.StringIO(_file(viewer, asked, "outages")))
+    (_, *outages) = csv.reader(io.StringIO(_file(viewer, request, "outages")))
     assert [float(row[4]) for row in outages] == [pytest.approx(0.02 * 2 * 1024 * 3)] * 2
     assert "outages" not in {table.name for table in viewer.get("/network/", bare).context["tables"]}

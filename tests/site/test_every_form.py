@@ -147,9 +147,9 @@ def pages(world: Any, people: list[Person]) -> Iterator[tuple[Person, str, str]]
     for _ in range(2):  # addresses of runs are those of the first; the second waits in the queue
         world.launch()
     for name, url in addresses(world).items():
-        asked = [url, f"{url}?{ASKED[name]}"] if name in ASKED else [url]
+        urls = [url, f"{url}?{ASKED[name]}"] if name in ASKED else [url]
         for person in people:
-            yield from ((person, name, one) for one in asked if (ACCESS[name].get or {})[person.name] == "ok")
+            yield from ((person, name, one) for one in urls if (ACCESS[name].get or {})[person.name] == "ok")
     swapping = launch_swap(world.users["admin"], world.team, name="swapping", document=swap_job(world))
     yield people[1], "jobs:run-clone", reverse("jobs:run-clone", args=[swapping.pk])
     compared = compare(world.client("operator"), plan_of_two(world, 1))
@@ -206,21 +206,21 @@ def confirmed(case: Case, page: str) -> Data:
 @contextmanager
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Made]]:
     """Notes how forms are made out of what was sent."""
-    made: list[Made] = []
+    calls: list[Made] = []
 
     def note(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(one, QueryDict) for one in (*args, *kwargs.values())):
-            made.append((cls, tuple(map(copy.copy, args)), {k: copy.copy(v) for k, v in kwargs.items()}))
+            calls.append((cls, tuple(map(copy.copy, args)), {k: copy.copy(v) for k, v in kwargs.items()}))
         return type.__call__(cls, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(DeclarativeFieldsMetaclass, "__call__", note, raising=False)
-        yield made
+        yield calls
 
 
-def formed(made: Made, data: Data) -> forms.BaseForm:
+def formed(call: Made, data: Data) -> forms.BaseForm:
     """The form object as its view would make it of `data`, checked."""
-    cls, args, kwargs = made
+    cls, args, kwargs = call
     sent = QueryDict(encoded(data))
     form = cls(
         *(sent if isinstance(one, QueryDict) else copy.copy(one) for one in args),
@@ -372,18 +372,18 @@ class Sending:
         ]
 
     def _fill_in(self, person: Person, case: Case) -> None:
-        with watching(self._monkeypatch) as made:
+        with watching(self._monkeypatch) as calls:
             response = person.send(case, case.filled)
             if response.status_code == 422 and (more := confirmed(case, response.content.decode())):
                 response = person.send(case, {**case.filled, **more})
-        case.made = made[-1] if made else None
-        self.used.update(one[0] for one in made)
+        case.made = calls[-1] if calls else None
+        self.used.update(one[0] for one in calls)
         if response.status_code not in (200, 302, 204):
             errors = getattr((response.context or {}).get("form"), "errors", "")
             if list(errors or ()) == [UPLOADS.get(case.page)]:
                 return
-            told = f"{response.status_code} {dict(errors or {})}"
-            self.wrong.append(f"{case.page} as a person fills it in: {told}")
+            outcome = f"{response.status_code} {dict(errors or {})}"
+            self.wrong.append(f"{case.page} as a person fills it in: {outcome}")
 
 
 @pytest.fixture

@@ -58,23 +58,25 @@ def test_a_launch_says_what_is_set_in_what_it_folds(world: World) -> None:
         "Trackers",
         "Prefill",
     ]
-    said = {title: section["said"] for title, section in folds(form).items()}
-    empty = {title for title, text in said.items() if text == "none"}
+    texts = {title: section["said"] for title, section in folds(form).items()}
+    empty = {title for title, text in texts.items() if text == "none"}
     assert empty == {"Checkpoints", "Failures", "Trackers", "Prefill"}
-    assert "Learning rate: 0.001; Seed: 0; Number format: fp32; Microbatches: 4" in said["Training"]
-    assert said["Optimizer"].startswith("Decay of the learning rate: Constant; Warm-up, iterations: 0")
-    assert "β₂ of AdamW: 0.999" in said["Optimizer"]
-    assert said["Schedule"].startswith("Policy: Atlas"), said["Schedule"]
+    assert "Learning rate: 0.001; Seed: 0; Number format: fp32; Microbatches: 4" in texts["Training"]
+    assert texts["Optimizer"].startswith("Decay of the learning rate: Constant; Warm-up, iterations: 0")
+    assert "β₂ of AdamW: 0.999" in texts["Optimizer"]
+    assert texts["Schedule"].startswith("Policy: Atlas"), texts["Schedule"]
     assert not any(section["open"] for section in folds(form).values())
 
 
 def test_a_refused_launch_opens_what_is_wrong_and_says_the_rest(world: World) -> None:
     sent = {"checkpoint_dir": "/saved", "checkpoint_every": 5, "recoveries": 4, **MODEL}
     form = launch(world, **sent, prefill_reserve_ms=-1).context["form"]
-    found = folds(form)
-    assert {title for title, section in found.items() if section["open"]} == {"Prefill"}
-    assert found["Checkpoints"]["said"] == "Checkpoint location: /saved; Checkpoint interval, iterations: 5"
-    assert found["Failures"]["said"].startswith("Restarts per hour: 4")
+    sections = folds(form)
+    assert {title for title, section in sections.items() if section["open"]} == {"Prefill"}
+    assert (
+        sections["Checkpoints"]["said"] == "Checkpoint location: /saved; Checkpoint interval, iterations: 5"
+    )
+    assert sections["Failures"]["said"].startswith("Restarts per hour: 4")
 
 
 def test_a_checkpoint_to_continue_from_is_said_without_any_of_its_own(world: World) -> None:

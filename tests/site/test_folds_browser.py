@@ -19,7 +19,7 @@ pytestmark = [
 
 def test_what_the_browser_refuses_is_unfolded(world: Any) -> None:
     there = f"/plans/{world.plan.pk}/launch/0/"
-    made = world.client("operator").get(there).content.decode()
+    html = world.client("operator").get(there).content.decode()
     sent: list[str] = []
 
     def site(route: Route) -> None:
@@ -27,7 +27,7 @@ def test_what_the_browser_refuses_is_unfolded(world: Any) -> None:
             static(route)
             return
         sent.append(route.request.method)
-        route.fulfill(body=made, content_type="text/html")
+        route.fulfill(body=html, content_type="text/html")
 
     assert PATH
     with launched(PATH) as browser:

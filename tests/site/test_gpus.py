@@ -28,8 +28,8 @@ def say(node: str, *gpus: dict[str, Any], ago_s: float = 0.0) -> None:
 
 
 def figures(world: World, run: Run, name: str = "viewer") -> dict[tuple[str, int], dict[str, Any]]:
-    found = world.client(name).get(f"/runs/{run.pk}/gpus.json").json()["gpus"]
-    return {(gpu["node"], gpu["gpu"]): gpu for gpu in found}
+    answer = world.client(name).get(f"/runs/{run.pk}/gpus.json").json()["gpus"]
+    return {(gpu["node"], gpu["gpu"]): gpu for gpu in answer}
 
 
 def test_the_latest_figures_are_told_with_the_ranks(world: World, run: Run) -> None:
@@ -38,15 +38,15 @@ def test_the_latest_figures_are_told_with_the_ranks(world: World, run: Run) -> N
     [cuda, emulated] = event("gpus").to_dict()["gpus"]
     say("east-1", {**cuda, "utilization": 0.1})
     say("east-1", cuda, {**emulated, "gpu": 1})
-    found = figures(world, run)
-    assert len(found) == 12
-    first = found["east-1", 0]
+    by_gpu = figures(world, run)
+    assert len(by_gpu) == 12
+    first = by_gpu["east-1", 0]
     assert {name: first[name] for name in cuda} == cuda
     assert abs(first["at"] - timezone.now().timestamp()) < FRESH_S
     assert (first["rank"], first["dc"], first["state"]) == (0, "east", "assigned")
-    assert found["east-1", 1]["memory_bytes"] == 900_000_000
-    assert found["east-1", 1]["power_w"] is None
-    assert found["mid-1", 0]["memory_bytes"] is None
+    assert by_gpu["east-1", 1]["memory_bytes"] == 900_000_000
+    assert by_gpu["east-1", 1]["power_w"] is None
+    assert by_gpu["mid-1", 0]["memory_bytes"] is None
     assert GpuReading.objects.count() == 2
 
 
@@ -54,8 +54,8 @@ def test_a_gpu_that_is_no_longer_spoken_of_has_no_figures(world: World, run: Run
     say("east-1", {"gpu": 0, "memory_bytes": 5}, {"gpu": 1, "memory_bytes": 6})
     say("mid-1", {"gpu": 0, "memory_bytes": 7})
     say("east-1", {"gpu": 1, "memory_bytes": 8})
-    found = figures(world, run)
-    assert [found[key]["memory_bytes"] for key in (("east-1", 0), ("east-1", 1), ("mid-1", 0))] == [
+    by_gpu = figures(world, run)
+    assert [by_gpu[key]["memory_bytes"] for key in (("east-1", 0), ("east-1", 1), ("mid-1", 0))] == [
         None,
         8,
         7,
@@ -93,8 +93,8 @@ def test_ranks_that_share_a_card_have_the_figures_of_the_card(world: World, run:
     run.job.document["device"] = {"kind": "cuda", "ranks_per_gpu": 2}
     run.job.save()
     say("east-1", {"gpu": 0, "memory_bytes": 5}, {"gpu": 1, "memory_bytes": 6})
-    found = figures(world, run)
-    shown = {gpu: found[node, gpu]["memory_bytes"] for node, gpu in found if node == "east-1"}
+    by_gpu = figures(world, run)
+    shown = {gpu: by_gpu[node, gpu]["memory_bytes"] for node, gpu in by_gpu if node == "east-1"}
     assert shown == {gpu: {0: 5, 1: 6}.get(gpu // 2) for gpu in shown}
 
 

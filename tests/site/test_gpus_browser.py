@@ -45,7 +45,7 @@ def test_the_tab_of_gpus_shows_what_they_do(kind: str, rows: list[list[str]]) ->
         figures = [page.locator(f'#gpus [data-rank="{rank}"] [data-figure]') for rank in ranks]
         expect(figures[0]).to_have_text(["–"] * len(rows[0]))
         page.get_by_role("tab", name="GPUs").click()
-        for found, texts in zip(figures, [*rows, ["–"] * len(rows[0])], strict=True):
-            expect(found).to_have_text(texts, timeout=LIMIT_MS)
+        for values, texts in zip(figures, [*rows, ["–"] * len(rows[0])], strict=True):
+            expect(values).to_have_text(texts, timeout=LIMIT_MS)
         apart(lambda: GpuReading.objects.all().delete())
         expect(figures[0]).to_have_text(["–"] * len(rows[0]), timeout=LIMIT_MS)

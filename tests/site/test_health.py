@@ -179,9 +179,9 @@ def test_probes_are_not_logged_but_changes_are(
 
     settings.LEAST_FREE_BYTES = 1e18
     ready()
-    kept = [record for record in caplog.records if NoProbes().filter(record)]
-    assert sum("not ready" in str(record.msg) for record in kept) == 1
-    assert not any("/readyz" in record.getMessage() for record in kept)
+    records = [record for record in caplog.records if NoProbes().filter(record)]
+    assert sum("not ready" in str(record.msg) for record in records) == 1
+    assert not any("/readyz" in record.getMessage() for record in records)
 
 
 def test_the_overview_says_that_the_disk_is_nearly_full_while_it_can(world: Any, settings: Any) -> None:

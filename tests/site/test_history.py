@@ -33,19 +33,19 @@ def run(world: World) -> Run:
 
 def test_every_iteration_is_a_point_while_they_are_few(world: World, run: Run) -> None:
     take_in(events(run, 5))
-    found = world.client("viewer").get(f"/runs/{run.pk}/history.json").json()
-    assert found["every"] == 1
-    assert [point["iteration"] for point in found["iterations"]] == [0, 1, 2, 3, 4]
-    assert [point["loss"] for point in found["iterations"]] == [5, 4, 3, 2, 1]
-    assert [point["bits_per_byte"] for point in found["iterations"]] == [2.5, 2, 1.5, 1, 0.5]
-    assert {point["tokens_per_s"] for point in found["iterations"]} == {10.0}
-    assert {point["utilization"] for point in found["iterations"]} == {0.5}
-    assert found["iterations"][1]["start"] == 1000.0
-    assert [dc["name"] for dc in found["dcs"]] == ["east", "mid", "west"]
-    assert [dc["utilization"] for dc in found["dcs"]] == [[0.5] * 5] * 3
-    east_to_mid = next(link for link in found["links"] if (link["from"], link["to"]) == (0, 1))
+    answer = world.client("viewer").get(f"/runs/{run.pk}/history.json").json()
+    assert answer["every"] == 1
+    assert [point["iteration"] for point in answer["iterations"]] == [0, 1, 2, 3, 4]
+    assert [point["loss"] for point in answer["iterations"]] == [5, 4, 3, 2, 1]
+    assert [point["bits_per_byte"] for point in answer["iterations"]] == [2.5, 2, 1.5, 1, 0.5]
+    assert {point["tokens_per_s"] for point in answer["iterations"]} == {10.0}
+    assert {point["utilization"] for point in answer["iterations"]} == {0.5}
+    assert answer["iterations"][1]["start"] == 1000.0
+    assert [dc["name"] for dc in answer["dcs"]] == ["east", "mid", "west"]
+    assert [dc["utilization"] for dc in answer["dcs"]] == [[0.5] * 5] * 3
+    east_to_mid = next(link for link in answer["links"] if (link["from"], link["to"]) == (0, 1))
     assert east_to_mid["gbps"] == [1.0] * 5  # 5 MB in 20 ms over both pairs of the cell at once
-    back = next(link for link in found["links"] if (link["from"], link["to"]) == (1, 0))
+    back = next(link for link in answer["links"] if (link["from"], link["to"]) == (1, 0))
     assert back["gbps"] == [None] * 5
 
 
@@ -54,8 +54,8 @@ def test_thinned_points_are_means_and_leave_nothing_out(run: Run, count: int, mo
     for iteration in range(count):
         take_in([("east-1", "1-0", step_event(run, iteration, loss=float(iteration**2)))])
     run.refresh_from_db()
-    found = history(run, most)
-    every, points = found["every"], found["iterations"]
+    answer = history(run, most)
+    every, points = answer["every"], answer["iterations"]
     assert len(points) <= most
     chunks = [range(count)[i : i + every] for i in range(0, count, every)]
     assert [point["iteration"] for point in points] == [chunk[-1] for chunk in chunks]
@@ -63,9 +63,9 @@ def test_thinned_points_are_means_and_leave_nothing_out(run: Run, count: int, mo
 
 
 def test_a_run_that_has_not_begun_has_an_empty_history(run: Run) -> None:
-    found = history(run)
-    assert found["iterations"] == []
-    assert [dc["utilization"] for dc in found["dcs"]] == [[], [], []]
+    answer = history(run)
+    assert answer["iterations"] == []
+    assert [dc["utilization"] for dc in answer["dcs"]] == [[], [], []]
 
 
 def test_an_iteration_that_lacks_ranks_has_no_utilization_yet(run: Run) -> None:
@@ -78,8 +78,8 @@ def test_an_iteration_that_lacks_ranks_has_no_utilization_yet(run: Run) -> None:
 
 def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> None:
     """Shares are of those that are left alone; what they began before counts with all."""
-    told = events(run, 5)
-    take_in([e for e in told if e[2]["iteration"] < 2])
+    all_events = events(run, 5)
+    take_in([e for e in all_events if e[2]["iteration"] < 2])
     here = {int(rank) for rank in WITHOUT_MID}
     before = {"pipelines": 2, "stages": 6, "microbatches": 3, "gpus": 12, "iteration_s": 1.5}
     cut = {
@@ -92,10 +92,10 @@ def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> 
     }
     assert record_recovery(run, from_dict({**EVENT, "iteration": 3, "layout": cut}))
     run.refresh_from_db()
-    take_in([e for e in told if e[2]["iteration"] >= 2 and e[2].get("rank", 0) in here])
-    found = history(run)
-    assert [point["utilization"] for point in found["iterations"]] == [0.5, 0.5, None, 0.5, 0.5]
-    assert [dc["utilization"][-1] for dc in found["dcs"]] == [0.5, 0.0, 0.5]
+    take_in([e for e in all_events if e[2]["iteration"] >= 2 and e[2].get("rank", 0) in here])
+    answer = history(run)
+    assert [point["utilization"] for point in answer["iterations"]] == [0.5, 0.5, None, 0.5, 0.5]
+    assert [dc["utilization"][-1] for dc in answer["dcs"]] == [0.5, 0.0, 0.5]
     usage = run_usage(run, shape_of_run(run.pk), run.predicted.get("utilization"))
     assert usage is not None
     assert usage["run"]["utilization"] == pytest.approx(0.5)
@@ -142,9 +142,9 @@ def test_an_iteration_that_lacks_a_rank_waits_for_it_an_hour(run: Run) -> None:
 def test_spans_looked_back_at_are_those_of_the_snapshot(world: World, run: Run) -> None:
     take_in(events(run, 4))
     client, whole = world.client("viewer"), snapshot(run.pk)
-    found = client.get(f"/runs/{run.pk}/spans.json", {"from": 1, "to": 2}).json()
-    assert found["iterations"] == [it for it in whole["iterations"] if it["iteration"] in (1, 2)]
-    assert found["spans"] == [entry for entry in whole["spans"] if entry["iteration"] in (1, 2)]
+    spans = client.get(f"/runs/{run.pk}/spans.json", {"from": 1, "to": 2}).json()
+    assert spans["iterations"] == [it for it in whole["iterations"] if it["iteration"] in (1, 2)]
+    assert spans["spans"] == [entry for entry in whole["spans"] if entry["iteration"] in (1, 2)]
     assert client.get(f"/runs/{run.pk}/spans.json", {"from": "x"}).status_code == 400
     assert client.get(f"/runs/{run.pk}/spans.json", {"from": 90, "to": 99}).json()["spans"] == []
 
@@ -212,7 +212,7 @@ def test_a_links_history_says_when_so_that_the_browser_can_say_it_in_its_zone(wo
         LinkMeasurement.objects.create(link=world.link, at=at, source="probe", latency_ms=latency)
     LinkMeasurement.objects.exclude(source="probe").delete()
     page = world.client("viewer").get(f"/links/{world.link.pk}/").content.decode()
-    at, said = 'data-at="2026-03-02T23:30:00+00:00" data-when=', ": 22.5 ms, probe"
-    assert f'{at}"second" data-rest="{said}">2026-03-02 23:30:00 UTC{said}</title>' in page
+    at, label = 'data-at="2026-03-02T23:30:00+00:00" data-when=', ": 22.5 ms, probe"
+    assert f'{at}"second" data-rest="{label}">2026-03-02 23:30:00 UTC{label}</title>' in page
     assert f'{at}"minute">2026-03-02 23:30 UTC</text>' in page
     assert 'data-at="2026-03-01T23:30:00+00:00" data-when="minute">2026-03-01 23:30 UTC</text>' in page

@@ -41,8 +41,8 @@ def run(world: Any, nodes: Nodes) -> Run:  # noqa: F811
 
 
 def test_a_run_without_incidents_has_no_table(run: Run, client: Client, world: Any) -> None:
-    found = incidents_of(run)
-    assert (found.count, found.lost_s, found.again, list(found.rows)) == (0, 0, 0, [])
+    incidents = incidents_of(run)
+    assert (incidents.count, incidents.lost_s, incidents.again, list(incidents.rows)) == (0, 0, 0, [])
     client.force_login(world.users["viewer"])
     page = client.get(f"/runs/{run.pk}/").content.decode()
     assert 'hx-sync="this:drop" hidden' in page[page.index('id="incidents"') :]
@@ -57,24 +57,24 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
         run, from_dict({**RECOVERED, **silent, "failed": "link", "detail": "silent for 4.5 s"})
     )
     services.record_adapted(run, from_dict(adapted(run, t=T0 + 90)))
-    found = incidents_of(run)
-    assert [(row.what, row.noticed, row.lost_s, row.again) for row in found.rows[1:]] == [
+    incidents = incidents_of(run)
+    assert [(row.what, row.noticed, row.lost_s, row.again) for row in incidents.rows[1:]] == [
         ("silent for 4.5 s", "after 4.5 s of silence", 16.75, 12),
         ("rank 4 (east p0s4): killed by SIGKILL", "at once", 3.25, 2),
     ]
-    assert [row.went_on for row in found.rows] == [
+    assert [row.went_on for row in incidents.rows] == [
         "with another schedule from iteration 42: an iteration should now take 1,286 ms instead of 1,484 ms",
         "with iteration 31, from its last checkpoint",
         "with iteration 41, from the memory of its machines",
     ]
-    assert (found.count, found.lost_s, found.again) == (3, 20.0, 14)
-    assert found.share == pytest.approx(0.2, rel=0.2)
+    assert (incidents.count, incidents.lost_s, incidents.again) == (3, 20.0, 14)
+    assert incidents.share == pytest.approx(0.2, rel=0.2)
     client.force_login(world.users["viewer"])
     page = client.get(f"/runs/{run.pk}/").content.decode()
     table = page[page.index('id="incidents"') : page.index('id="panel-events"')]
     assert "hidden" not in table.partition(">")[0]
-    for said in ("killed by SIGKILL", "16.8", "3 incidents", "20.0", "of the run’s time was lost"):
-        assert said in table
+    for text in ("killed by SIGKILL", "16.8", "3 incidents", "20.0", "of the run’s time was lost"):
+        assert text in table
 
 
 def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
@@ -94,9 +94,9 @@ def test_a_browser_is_told_which_marks_have_a_cost(run: Run) -> None:
 def test_the_total_of_what_has_no_time_is_no_time(run: Run, client: Client, world: Any) -> None:
     """It said 0.0 s under a row that says it is not known."""
     services.fail_run(run, "Broken.")
-    found = incidents_of(Run.objects.get(pk=run.pk))
-    assert (found.count, [row.lost_s for row in found.rows]) == (1, [None])
-    assert (found.lost_s, found.share) == (None, None)
+    incidents = incidents_of(Run.objects.get(pk=run.pk))
+    assert (incidents.count, [row.lost_s for row in incidents.rows]) == (1, [None])
+    assert (incidents.lost_s, incidents.share) == (None, None)
     client.force_login(world.users["viewer"])
     page = client.get(f"/runs/{run.pk}/").content.decode()
     total = page[page.index('id="incidents"') :].partition("<tfoot>")[2].partition("</tfoot>")[0]

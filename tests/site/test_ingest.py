@@ -101,8 +101,8 @@ def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any)
     assert [message["seq"] for message in seen] == list(range(1, whole["seq"] + 1))
     iterations = {entry["iteration"]: entry for message in seen for entry in message["iterations"]}
     assert list(iterations.values()) == whole["iterations"]
-    told = [(e["iteration"], e["rank"], e["spans"]) for message in seen for e in message["spans"]]
-    assert sorted(told) == [(e["iteration"], e["rank"], e["spans"]) for e in whole["spans"]]
+    deltas = [(e["iteration"], e["rank"], e["spans"]) for message in seen for e in message["spans"]]
+    assert sorted(deltas) == [(e["iteration"], e["rank"], e["spans"]) for e in whole["spans"]]
 
 
 def test_a_message_reads_no_document_of_its_run(run: Any) -> None:
@@ -227,10 +227,10 @@ async def test_a_browser_gets_a_snapshot_then_events_and_a_stranger_nothing() ->
         return ApplicationCommunicator(RunConsumer.as_asgi(), scope)
 
     async def connected(name: str) -> ApplicationCommunicator:
-        made = socket(name)
-        await made.send_input({"type": "websocket.connect"})
-        assert (await made.receive_output(LIMIT_S))["type"] == "websocket.accept"
-        return made
+        link = socket(name)
+        await link.send_input({"type": "websocket.connect"})
+        assert (await link.receive_output(LIMIT_S))["type"] == "websocket.accept"
+        return link
 
     async def heard(by: ApplicationCommunicator) -> dict[str, Any]:
         return json.loads((await by.receive_output(LIMIT_S))["text"])

@@ -128,9 +128,9 @@ def test_a_measured_value_is_put_into_use_and_says_so(world: Any) -> None:
     "wrong", [{"latency_ms": -1}, {"latency_ms": float("nan")}, {"bandwidth_gbps": 0}, {"latency_ms": None}]
 )
 def test_a_measurement_is_checked(world: Any, wrong: dict[str, Any]) -> None:
-    said = {"latency_ms": None, "bandwidth_gbps": None, "connections": None, **wrong}
+    values = {"latency_ms": None, "bandwidth_gbps": None, "connections": None, **wrong}
     with pytest.raises(ValidationError):
-        services.record_measurement(world.link, source="probe", actor=None, **said)
+        services.record_measurement(world.link, source="probe", actor=None, **values)
     with pytest.raises(PermissionDenied):
         services.record_measurement(
             world.link,
@@ -171,12 +171,12 @@ def test_a_region_of_the_catalogue_fills_in_the_form(world: Any) -> None:
     form = page.context["form"]
     sent = {name: form[name].value() for name in form.fields if form[name].value() is not None}
     assert sent["country"] == "SE"
-    made = client.post("/datacenters/new/", sent | {"team": world.team.pk})
-    assert made.status_code == 302, made.context["form"].errors
+    response = client.post("/datacenters/new/", sent | {"team": world.team.pk})
+    assert response.status_code == 302, response.context["form"].errors
     dc = DataCenter.objects.get(name="eu-north-1")
     assert (dc.time_zone, dc.pools.get().gpu_type) == ("Europe/Stockholm", "h100")
     assert float(dc.pools.get().price_per_gpu_hour) == 7.3616
-    text = client.get(made["Location"]).content.decode()
+    text = client.get(response["Location"]).content.decode()
     assert f"{timezone.now().astimezone(ZoneInfo(dc.time_zone)):%H:}" in text
     assert "59.33° N, 18.07° E" in text
 
@@ -223,9 +223,9 @@ def test_data_centres_are_filtered_by_what_their_nodes_say(world: Any, state: st
     make_dc(world.team, "bare")
     world.hear(world.nodes[0], world.nodes[2])
     Node.objects.filter(name="west-2").update(last_seen=timezone.now() - timedelta(hours=1))
-    found = world.client("viewer").get(f"/datacenters/?state={state}").context["table"].data
+    names = world.client("viewer").get(f"/datacenters/?state={state}").context["table"].data
     expected = {"silent": {"west"}, "never": {"mid"}, "answering": {"east"}, "empty": {"bare"}}[state]
-    assert {dc.name for dc in found} == expected
+    assert {dc.name for dc in names} == expected
 
 
 def test_a_filter_of_gpu_types_counts_nodes_and_gpus_once(world: Any) -> None:
@@ -248,13 +248,13 @@ def test_queries_do_not_grow_with_rows(world: Any, url: str) -> None:
         return len(captured)
 
     few = queries()
-    made = DataCenter.objects.bulk_create(
+    rows = DataCenter.objects.bulk_create(
         DataCenter(team=world.team, name=f"many-{i}", latitude=i % 90, longitude=i % 180) for i in range(300)
     )
-    GpuPool.objects.bulk_create(GpuPool(dc=dc, gpu_type="h100") for dc in made)
+    GpuPool.objects.bulk_create(GpuPool(dc=dc, gpu_type="h100") for dc in rows)
     WanLink.objects.bulk_create(
         WanLink(a=a, b=b, latency_ms=i + 1, bandwidth_gbps=1)
-        for i, (a, b) in enumerate(itertools.pairwise(made))
+        for i, (a, b) in enumerate(itertools.pairwise(rows))
     )
     more = (
         1 if url in ("/links/matrix/", "/map/") else 0

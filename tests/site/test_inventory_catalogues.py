@@ -73,18 +73,18 @@ def test_distance_is_that_of_the_dot_product(a: tuple[float, float], b: tuple[fl
 
 @given(PLACES, PLACES)
 def test_a_path_stands_for_places_near_its_ends_only(a: tuple[float, float], b: tuple[float, float]) -> None:
-    found = path_between(a, b)
-    if found:
-        first, second = [(region.latitude, region.longitude) for region in found.ends]
+    path = path_between(a, b)
+    if path:
+        first, second = [(region.latitude, region.longitude) for region in path.ends]
         straight = max(distance_km(a, first), distance_km(b, second))
         crossed = max(distance_km(a, second), distance_km(b, first))
         assert min(straight, crossed) <= NEAR_KM
 
 
 def test_the_path_of_two_cities_is_the_one_of_a_single_cloud() -> None:
-    found = path_between((39.0, -77.5), (45.6, -121.2))  # Ashburn and The Dalles
-    assert found
-    assert {region.name for region in found.ends} == {"gcp:us-east4", "gcp:us-west1"}
-    assert found.latency_ms == pytest.approx(28.7, abs=0.1)
+    path = path_between((39.0, -77.5), (45.6, -121.2))  # Ashburn and The Dalles
+    assert path
+    assert {region.name for region in path.ends} == {"gcp:us-east4", "gcp:us-west1"}
+    assert path.latency_ms == pytest.approx(28.7, abs=0.1)
     assert path_between((39.0, -77.5), (39.1, -77.4)) is None
     assert path_between((0.0, -30.0), (45.6, -121.2)) is None

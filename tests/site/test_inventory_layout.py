@@ -63,14 +63,14 @@ def test_the_graticule_is_drawn_where_its_degrees_are(places: list[tuple[float, 
 
 @given(BOXES)
 def test_plates_are_moved_apart_and_stay_in_the_frame(boxes: list[Box]) -> None:
-    made = spread(boxes)
-    for box in made:
+    moved_boxes = spread(boxes)
+    for box in moved_boxes:
         assert box.left >= EDGE - 1e-6
         assert box.left + box.wide <= WIDE - EDGE + 1e-6
         assert box.top >= EDGE - 1e-6
         assert box.top + box.high <= HIGH - EDGE + 1e-6
     assert not any(
-        a.overlaps(b) for a, b in itertools.combinations(made, 2)
+        a.overlaps(b) for a, b in itertools.combinations(moved_boxes, 2)
     )  # a fifth of the frame: room for all
 
 
@@ -142,9 +142,9 @@ def test_outlines_are_drawn_at_every_turn_of_the_globe_that_is_shown(
 
 @given(st.integers(1, 30))
 def test_what_has_no_place_stands_side_by_side(count: int) -> None:
-    made = row([(WIDE / 40, 50.0)] * count, top=400)
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(made, 2))
-    assert {box.top for box in made} == {400.0}
+    boxes = row([(WIDE / 40, 50.0)] * count, top=400)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert {box.top for box in boxes} == {400.0}
 
 
 @given(st.floats(0.001, 1e5), st.floats(0.001, 1e5))

@@ -30,7 +30,7 @@ class Agents:
 
 
 @pytest.fixture
-def asked(world: Any, django_capture_on_commit_callbacks: Any) -> tuple[LinkTrial, Agents]:
+def question(world: Any, django_capture_on_commit_callbacks: Any) -> tuple[LinkTrial, Agents]:
     world.hear()
     agents = Agents()
     with django_capture_on_commit_callbacks(execute=True):
@@ -42,8 +42,10 @@ def answer(of: LinkTrial, **changes: Any) -> Any:
     return event("rates", **{"trial": of.trial, "rtt_ms": 20.0, "rates": RATES, **changes})
 
 
-def test_one_node_of_each_end_is_asked_and_the_emulated_link_has_its_figures(world: Any, asked: Any) -> None:
-    trial, agents = asked
+def test_one_node_of_each_end_is_asked_and_the_emulated_link_has_its_figures(
+    world: Any, question: Any
+) -> None:
+    trial, agents = question
     listener, caller = agents.asked[trial.target.name], agents.asked[trial.source.name]
     assert trial.emulated
     assert (trial.source.dc, trial.target.dc) == (world.link.a, world.link.b)
@@ -54,8 +56,8 @@ def test_one_node_of_each_end_is_asked_and_the_emulated_link_has_its_figures(wor
     assert caller["emulated"]["bandwidth_gbps"] == world.link.bandwidth_gbps
 
 
-def test_rates_go_into_the_history_and_the_page(world: Any, asked: Any) -> None:
-    trial, _ = asked
+def test_rates_go_into_the_history_and_the_page(world: Any, question: Any) -> None:
+    trial, _ = question
     page = world.client("viewer")
     where = reverse("inventory:link-trial", args=[world.link.pk])
     assert b"hx-trigger" in page.get(where).content
@@ -84,8 +86,8 @@ def test_rates_go_into_the_history_and_the_page(world: Any, asked: Any) -> None:
         {"rtt_ms": None},
     ],
 )
-def test_what_cannot_be_a_rate_is_an_answer_without_one(world: Any, asked: Any, changes: Any) -> None:
-    trial, _ = asked
+def test_what_cannot_be_a_rate_is_an_answer_without_one(world: Any, question: Any, changes: Any) -> None:
+    trial, _ = question
     assert services.record_rates(trial.source.name, answer(trial, **changes))
     trial.refresh_from_db()
     assert trial.error
@@ -93,16 +95,16 @@ def test_what_cannot_be_a_rate_is_an_answer_without_one(world: Any, asked: Any, 
     assert not LinkMeasurement.objects.filter(source="probe").exists()
 
 
-def test_only_the_node_that_was_asked_answers(world: Any, asked: Any) -> None:
-    trial, _ = asked
+def test_only_the_node_that_was_asked_answers(world: Any, question: Any) -> None:
+    trial, _ = question
     assert not services.record_rates(trial.target.name, answer(trial))
     assert not services.record_rates(trial.source.name, answer(trial, trial="0" * 32))
     trial.refresh_from_db()
     assert trial.is_waiting
 
 
-def test_no_second_trial_while_one_is_under_way(world: Any, asked: Any) -> None:
-    trial, _ = asked
+def test_no_second_trial_while_one_is_under_way(world: Any, question: Any) -> None:
+    trial, _ = question
     with pytest.raises(InputError, match="running already"):
         services.measure_link(world.users["operator"], world.link)
     LinkTrial.objects.update(asked_at=timezone.now() - timedelta(minutes=2))

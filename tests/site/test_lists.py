@@ -27,9 +27,9 @@ def more(world: Any, n: int) -> None:
 
 def shown(text: str) -> str:
     """The line that says what of the list is shown."""
-    found = re.search(r'<span role="status">(Showing[^<]*)</span>', text)
-    assert found
-    return found[1]
+    match = re.search(r'<span role="status">(Showing[^<]*)</span>', text)
+    assert match
+    return match[1]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_what_is_found_stays_found_over_sorting_and_paging(world: Any) -> None:
 def test_a_select_of_things_has_them_all_and_marks_the_chosen(world: Any) -> None:
     dc = world.dcs[1]
     text = world.client("viewer").get(f"/nodes/?dc={dc.pk}").content.decode()
-    found = re.search(r'<select[^>]*name="dc"[^>]*>(.*?)</select>', text, re.S)
-    assert found
-    options = re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)<', found[1])
+    match = re.search(r'<select[^>]*name="dc"[^>]*>(.*?)</select>', text, re.S)
+    assert match
+    options = re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)<', match[1])
     assert {(value, name) for value, _, name in options} == {
         ("", "Any"),
         *((str(each.pk), each.name) for each in world.dcs),
@@ -114,8 +114,8 @@ def test_past_the_limit_the_count_is_an_estimate(world: Any, monkeypatch: pytest
 def test_pages_name_what_is_above_them(world: Any) -> None:
     def trail(path: str) -> list[str]:
         text = world.client("operator").get(path).content.decode()
-        found = re.search(r'aria-label="Breadcrumb">(.*?)</nav>', text)
-        return re.findall(r">([^<]+)</a>", found[1]) if found else []
+        match = re.search(r'aria-label="Breadcrumb">(.*?)</nav>', text)
+        return re.findall(r">([^<]+)</a>", match[1]) if match else []
 
     dc = world.dcs[0]
     assert trail("/") == []
@@ -129,9 +129,9 @@ def test_pages_name_what_is_above_them(world: Any) -> None:
 def test_a_time_is_the_same_moment_whatever_zone_it_came_in(naive: datetime, hours: int) -> None:
     moment = naive.replace(tzinfo=timezone(timedelta(hours=hours)), microsecond=0)
     text = str(when(moment))
-    told = re.search(r'datetime="([^"]+)"', text)
-    assert told
-    assert datetime.fromisoformat(told[1]) == moment
+    match = re.search(r'datetime="([^"]+)"', text)
+    assert match
+    assert datetime.fromisoformat(match[1]) == moment
     assert f">{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC<" in text
 
 

@@ -76,12 +76,12 @@ def measure(client: Client, name: str, url: str) -> Cost | None:
 def costs(world: World, urls: dict[str, str]) -> dict[str, Cost]:
     """URL name → cost, of the pages with tables."""
     client = world.client("admin")
-    found = {name: measure(client, name, url) for name, url in urls.items()}
-    return {name: cost for name, cost in found.items() if cost is not None}
+    cost_by_page = {name: measure(client, name, url) for name, url in urls.items()}
+    return {name: cost for name, cost in cost_by_page.items() if cost is not None}
 
 
-def queries(found: dict[str, Cost]) -> dict[str, int]:
-    return {name: cost.queries for name, cost in found.items()}
+def queries(cost_by_page: dict[str, Cost]) -> dict[str, int]:
+    return {name: cost.queries for name, cost in cost_by_page.items()}
 
 
 @pytest.mark.timeout(600)

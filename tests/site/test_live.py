@@ -77,13 +77,13 @@ steps = st.lists(
 
 
 def item(run: Run, kind: str, a: Any, b: Any) -> tuple[str, str, Message]:
-    made = {
+    builders = {
         "spans": lambda: (NODES[a], spans_event(run, a, b)),
         "step": lambda: ("east-1", step_event(run, a, loss=b)),
         "rank": lambda: (NODES[a], rank_event(run, a, b, detail=f"{b}!", exit_code=1)),
         "log": lambda: (NODES[a], log_event(run, a, b)),
     }
-    node, event = made[kind]()
+    node, event = builders[kind]()
     return node, "1-0", event
 
 
@@ -96,8 +96,8 @@ def happen(world: World, run: Run, batch: list[tuple[str, Any, Any]]) -> list[Me
         elif kind == "wait":
             jobs.wait_for(run, f"Waits for {a}")
         changed |= {run.pk} if kind in ("cancel", "wait") else set()
-    told = take_in([item(run, *each) for each in batch if each[0] not in ("cancel", "wait")], changed)
-    return [message for _, message in told]
+    messages = take_in([item(run, *each) for each in batch if each[0] not in ("cancel", "wait")], changed)
+    return [message for _, message in messages]
 
 
 def as_json(value: Any) -> Any:
@@ -194,19 +194,19 @@ def valkey(run: Run) -> Any:
 
 def say(run: Run, count: int) -> list[Message]:
     """Let `count` messages of `run` be told and kept."""
-    told: list[Message] = []
+    sent: list[Message] = []
     for _ in range(count):
-        first = told[-1]["seq"] if told else Run.objects.get(pk=run.pk).live_seq
+        first = sent[-1]["seq"] if sent else Run.objects.get(pk=run.pk).live_seq
         messages = take_in(events(run, 1, first=first), set())
         async_to_sync(keep)(messages)
-        told += [message for _, message in messages]
-    return told
+        sent += [message for _, message in messages]
+    return sent
 
 
 def test_who_was_away_gets_exactly_what_it_missed(run: Run, valkey: Any) -> None:
-    told = say(run, 5)
+    messages = say(run, 5)
     for known in range(6):
-        assert messages_since(run.pk, known) == as_json(told[known:])
+        assert messages_since(run.pk, known) == as_json(messages[known:])
     assert messages_since(run.pk, 6) is None, "it knows more than there is: of another life"
     assert messages_since(run.pk, -1) is None
 
@@ -243,8 +243,8 @@ def test_the_same_message_kept_twice_is_one(run: Run, valkey: Any) -> None:
 
 def test_polling_gets_what_it_missed_or_a_snapshot(world: World, run: Run, valkey: Any) -> None:
     client, url = world.client("viewer"), f"/runs/{run.pk}/live.json"
-    told = say(run, 3)
-    assert client.get(url, {"since": 1}).json() == {"events": as_json(told[1:])}
+    messages = say(run, 3)
+    assert client.get(url, {"since": 1}).json() == {"events": as_json(messages[1:])}
     assert client.get(url, {"since": 3}).json() == {"events": []}
     for since in ("", "x", "-1", "99", "9" * 40):
         assert client.get(url, {"since": since}).json()["type"] == "snapshot"
@@ -256,8 +256,8 @@ def test_without_the_broker_a_snapshot_still_comes(
     dead = Redis.from_url("redis://127.0.0.1:1/0", socket_connect_timeout=0.2)
     monkeypatch.setattr(broker, "client", lambda: dead)
     take_in(events(run, 1), set())
-    found = world.client("viewer").get(f"/runs/{run.pk}/live.json", {"since": 0}).json()
-    assert (found["type"], found["seq"]) == ("snapshot", 1)
+    answer = world.client("viewer").get(f"/runs/{run.pk}/live.json", {"since": 0}).json()
+    assert (answer["type"], answer["seq"]) == ("snapshot", 1)
 
 
 class Browser:
@@ -295,16 +295,16 @@ async def test_a_socket_that_comes_back_goes_on_where_it_was() -> None:
     run = await sync_to_async(placed)(world)
     await AsyncRedis.from_url(settings.VALKEY_URL).delete(recent.key_of(run.pk))
     viewer = world.users["viewer"]
-    told = []
+    sent = []
     for i in range(3):
         messages = await sync_to_async(take_in)(events(run, 1, first=i), set())
         await keep(messages)
-        told += [message for _, message in messages]
+        sent += [message for _, message in messages]
     back = await Browser(run, viewer).open()
     await back.say(type="since", seq=1)
-    assert [await back.hear(), await back.hear()] == as_json(told[1:])
+    assert [await back.hear(), await back.hear()] == as_json(sent[1:])
     await get_channel_layer().group_send(
-        group_of(run.pk), {"type": "run.events", "message": {**told[-1], "seq": 4, "spans": []}}
+        group_of(run.pk), {"type": "run.events", "message": {**sent[-1], "seq": 4, "spans": []}}
     )
     assert (await back.hear())["seq"] == 4
     assert await back.line.receive_nothing(0.3), "no snapshot besides"
@@ -349,9 +349,9 @@ async def test_an_open_socket_ends_when_its_person_may_no_longer_watch(
     run = await sync_to_async(placed)(world)
     viewer = world.users["viewer"]
     browser = await Browser(run, viewer).open()
-    heard = set()
-    while heard != {"snapshot", "ping"}:  # on a slow machine the first ping goes before the snapshot is made
-        heard.add((await browser.hear())["type"])
+    kinds = set()
+    while kinds != {"snapshot", "ping"}:  # on a slow machine the first ping goes before the snapshot is made
+        kinds.add((await browser.hear())["type"])
     if how == "deactivated":
         await User.objects.filter(pk=viewer.pk).aupdate(is_active=False)
     else:

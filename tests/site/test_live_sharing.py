@@ -62,8 +62,8 @@ async def test_nobody_gets_a_picture_that_was_begun_before_the_question(
     reads: Reads,
 ) -> None:
     async def ask() -> tuple[float, int]:
-        asked = time.monotonic()
-        return asked, (await picture(1)).seq
+        asked_at = time.monotonic()
+        return asked_at, (await picture(1)).seq
 
     for burst in range(3):
         reads.may_end.clear()
@@ -73,16 +73,16 @@ async def test_nobody_gets_a_picture_that_was_begun_before_the_question(
             asking.append(asyncio.create_task(ask()))
             await asyncio.sleep(0)
         reads.may_end.set()
-        for asked, seq in await asyncio.gather(*asking):
-            assert reads[seq - 1][1] >= asked
+        for asked_at, seq in await asyncio.gather(*asking):
+            assert reads[seq - 1][1] >= asked_at
         assert len(reads) == 2 * burst + 2, "all who asked meanwhile share one"
 
 
 async def test_runs_do_not_share_and_a_failure_reaches_all_who_asked_and_no_later_one(
     reads: Reads,
 ) -> None:
-    found = await asyncio.gather(*(picture(run) for run in (1, 2, 1, 13, 13)), return_exceptions=True)
-    assert [type(one) for one in found] == [Picture, Picture, Picture, LookupError, LookupError]
+    outcomes = await asyncio.gather(*(picture(run) for run in (1, 2, 1, 13, 13)), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [Picture, Picture, Picture, LookupError, LookupError]
     assert sorted(run for run, _ in reads) == [1, 2, 13]
     assert not sharing._now
     assert (await picture(1)).seq == 4

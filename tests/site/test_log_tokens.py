@@ -62,9 +62,9 @@ def test_tokens_are_taken_out_wherever_they_stand(house: House, encode: Any) -> 
             "request": f"GET {encode(address)}?x=1",
             "code": 404,
         }
-        made = without_tokens(None, "info", event)
-        assert token not in json.dumps(made)
-        assert made["code"] == 404
+        event_out = without_tokens(None, "info", event)
+        assert token not in json.dumps(event_out)
+        assert event_out["code"] == 404
 
 
 def test_other_addresses_stay_as_they_are() -> None:

@@ -73,16 +73,16 @@ def made(count: int) -> list[LogLine]:
 @given(count=st.integers(0, 60), most=st.integers(3, 20))
 def test_a_thinned_flood_accounts_for_every_line(count: int, most: int) -> None:
     flood = made(count)
-    kept = logs.thinned(flood, most)
-    assert len(kept) == min(count, most)
-    assert [line.seq for line in kept] == sorted({line.seq for line in kept})
-    own = [line for line in kept if not line.dropped]
-    assert len(own) + sum(line.dropped for line in kept) == count
+    thin = logs.thinned(flood, most)
+    assert len(thin) == min(count, most)
+    assert [line.seq for line in thin] == sorted({line.seq for line in thin})
+    own = [line for line in thin if not line.dropped]
+    assert len(own) + sum(line.dropped for line in thin) == count
     assert {line.text for line in own} <= {line.text for line in flood}
     if count:
-        assert kept[0].text == "0"
-        assert kept[-1].text == str(count - 1), "the newest line is the one that explains a failure"
-    assert [line.text for line in logs.thinned(flood, most)] == [line.text for line in kept]
+        assert thin[0].text == "0"
+        assert thin[-1].text == str(count - 1), "the newest line is the one that explains a failure"
+    assert [line.text for line in logs.thinned(flood, most)] == [line.text for line in thin]
 
 
 def test_a_flood_says_how_much_of_it_is_left_out(run: Run) -> None:
@@ -96,8 +96,8 @@ def test_a_flood_says_how_much_of_it_is_left_out(run: Run) -> None:
 def test_the_last_lines_of_each_rank_are_kept(run: Run) -> None:
     take_in(lines(run, 30) + lines(run, 5, rank=1))
     assert forget_old_lines(10) == 20
-    kept = LogLine.objects.filter(run=run, rank=0).order_by("seq").values_list("text", flat=True)
-    assert list(kept) == [f"line {i} of rank 0" for i in range(20, 30)]
+    last_texts = LogLine.objects.filter(run=run, rank=0).order_by("seq").values_list("text", flat=True)
+    assert list(last_texts) == [f"line {i} of rank 0" for i in range(20, 30)]
     assert LogLine.objects.filter(run=run, rank=1).count() == 5
     assert forget_old_lines(10) == 0
 

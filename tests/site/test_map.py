@@ -60,15 +60,15 @@ def test_a_part_with_few_of_many_data_centres_shows_their_gpus(world: World) -> 
 
 
 def test_a_link_in_use_keeps_its_figures_among_many(world: World) -> None:
-    made = [make_dc(world.team, f"many-{i}", latitude=10 + i % 7, longitude=3 * i) for i in range(40)]
+    dcs = [make_dc(world.team, f"many-{i}", latitude=10 + i % 7, longitude=3 * i) for i in range(40)]
     links = [
         WanLink.objects.create(a=a, b=b, latency_ms=1, bandwidth_gbps=1)
-        for i, a in enumerate(made)
-        for b in made[i + 1 : i + 4]
+        for i, a in enumerate(dcs)
+        for b in dcs[i + 1 : i + 4]
     ]
     flows = {(world.team.pk, frozenset((link.a.name, link.b.name))): 0.5 for link in links[::6]}
     for frame in (None, frame_at(13, 40, 60)):
-        lines = drawing(made, links, {}, of=len(made), flows=flows, frame=frame).lines
+        lines = drawing(dcs, links, {}, of=len(dcs), flows=flows, frame=frame).lines
         busy = [line for line in lines if line.gbps]
         assert busy
         assert all(line.label for line in busy)

@@ -26,8 +26,8 @@ DRAWN = """() => {
 def shown(page: Page) -> tuple[float, float, float]:
     """(latitude, longitude, degrees across) of the drawing."""
     names = ("lat", "lon", "degrees")
-    found = page.eval_on_selector("#map [data-map]", "map => ({...map.dataset})")
-    return tuple(float(found[name]) for name in names)  # type: ignore[return-value]
+    data = page.eval_on_selector("#map [data-map]", "map => ({...map.dataset})")
+    return tuple(float(data[name]) for name in names)  # type: ignore[return-value]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -83,7 +83,7 @@ def test_what_a_form_says_of_a_model_does_not_count_for_layers(viewer: Client) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "message"),
     [
         ({"layers": ""}, "layers", "choose a file, or paste its text"),
         ({"layers": "{"}, "layers", "not JSON"),
@@ -101,13 +101,13 @@ def test_what_a_form_says_of_a_model_does_not_count_for_layers(viewer: Client) -
     ],
 )
 def test_what_cannot_be_stands_at_its_field(
-    viewer: Client, changes: dict[str, Any], field: str, said: str
+    viewer: Client, changes: dict[str, Any], field: str, message: str
 ) -> None:
     page = viewer.get("/swap/", asked(**changes))
     assert page.status_code == 422
     errors = page.context["form"].errors
     assert set(errors) == {field}
-    assert said in " ".join(errors[field])
+    assert message in " ".join(errors[field])
 
 
 def test_a_file_replaces_the_text() -> None:
@@ -117,13 +117,13 @@ def test_a_file_replaces_the_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(b"{" + b" " * MOST_LAYERS_BYTES, "at most 36,864"), (b"\xff", "must be UTF-8 text"), (b"{}", "l.json")],
 )
-def test_a_wrong_file_is_refused_at_its_field(content: bytes, said: str) -> None:
+def test_a_wrong_file_is_refused_at_its_field(content: bytes, message: str) -> None:
     form = SwapForm(asked(layers=""), {"layers_file": SimpleUploadedFile("l.json", content)})
     assert set(form.errors) == {"layers_file"}
-    assert said in " ".join(form.errors["layers_file"])
+    assert message in " ".join(form.errors["layers_file"])
 
 
 def test_a_launch_begins_with_the_plan_and_asks_for_a_shape(world: World) -> None:

@@ -43,15 +43,17 @@ def test_a_plan_begins_with_what_a_run_measured(world: World) -> None:
     client = world.client("operator")
     assert f"{CREATE}?run={run.pk}" in client.get(f"/runs/{run.pk}/").content.decode()
     page = client.get(CREATE, {"run": run.pk})
-    found, form = page.context["measured"], page.context["form"]
-    assert [stage.measured.forward_ms for stage in found.stages] == pytest.approx([20, 21, 22, 23, 30, 20])
-    assert found.slowest.name == "S5"
-    assert found.slowest.off_by_percent == pytest.approx(100 * (96 / 80 - 1))
+    measurement, form = page.context["measured"], page.context["form"]
+    assert [stage.measured.forward_ms for stage in measurement.stages] == pytest.approx(
+        [20, 21, 22, 23, 30, 20]
+    )
+    assert measurement.slowest.name == "S5"
+    assert measurement.slowest.off_by_percent == pytest.approx(100 * (96 / 80 - 1))
     values = {field.name: field.value() for field in form if field.value() is not None}
     assert [values[f"{op}_ms"] for op in ("forward", "recompute", "backward")] == [30.0, 21.0, 45.0]
-    assert [link.name for link in found.links] == ["east → mid"]
-    assert found.links[0].gbps == pytest.approx(1.0)  # 5 MB in 20 ms, over two node pairs
-    assert found.links[0].link == world.link
+    assert [link.name for link in measurement.links] == ["east → mid"]
+    assert measurement.links[0].gbps == pytest.approx(1.0)  # 5 MB in 20 ms, over two node pairs
+    assert measurement.links[0].link == world.link
     values["partitions"] = 6
     chosen = {"order": "gpus", "objective": "throughput", "bill": "used"}  # first in their lists
     answer = client.post(CREATE, {**chosen, **values})
@@ -146,8 +148,13 @@ def test_what_a_run_knows_of_its_links_is_in_their_history(world: World) -> None
     ]
     for _ in range(2):  # a result that comes twice counts once
         record_result(run, {"wan": wan})
-    found = LinkMeasurement.objects.get(source=LinkSource.RUN)
-    assert (found.link, found.bandwidth_gbps, found.connections, found.latency_ms) == (
+    measurement = LinkMeasurement.objects.get(source=LinkSource.RUN)
+    assert (
+        measurement.link,
+        measurement.bandwidth_gbps,
+        measurement.connections,
+        measurement.latency_ms,
+    ) == (
         world.link,
         0.8,
         17,

@@ -38,20 +38,20 @@ def traffic(world: World, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_design_of_a_config_is_that_of_the_preset(world: World, name: str) -> None:
-    viewer, asked = world.client("viewer"), first_values(PAGES[name].form)
-    of_config = viewer.get(f"/{name}/", {**asked, **CHOSEN, "model_seq": ""})
-    of_preset = viewer.get(f"/{name}/", {**asked, "model": "llama-3-8b"})
+    viewer, values = world.client("viewer"), first_values(PAGES[name].form)
+    of_config = viewer.get(f"/{name}/", {**values, **CHOSEN, "model_seq": ""})
+    of_preset = viewer.get(f"/{name}/", {**values, "model": "llama-3-8b"})
     assert of_config.status_code == of_preset.status_code == 200
     assert of_config.context["answer"] == of_preset.context["answer"]
-    document = json.loads(viewer.get(f"/{name}/", {**asked, **CHOSEN, "as": "document"}).content)
+    document = json.loads(viewer.get(f"/{name}/", {**values, **CHOSEN, "as": "document"}).content)
     assert document["model"] == {**json.loads(CONFIG), "seq": 2048}
 
 
 @pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:12])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_wrong_config_of_a_design_stands_at_its_field(world: World, name: str, text: str) -> None:
-    asked = {**first_values(PAGES[name].form), **CHOSEN, "config": text}
-    page = world.client("viewer").get(f"/{name}/", asked)
+    request = {**first_values(PAGES[name].form), **CHOSEN, "config": text}
+    page = world.client("viewer").get(f"/{name}/", request)
     assert page.status_code == 422
     assert set(page.context["form"].errors) == {"config"}
     assert WRONG[text] in str(page.context["form"].errors["config"])

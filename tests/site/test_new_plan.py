@@ -146,11 +146,11 @@ def test_page_check_and_launch_say_which_nodes_must_join(world: World) -> None:
     assert page_of(world, plan).context["to_join"] == []
     Node.objects.filter(name="east-1").update(acl_sha256="")
     world.hear(*Node.objects.exclude(name="east-1"))
-    said = "0 of the 4 Emulated GPUs counted in east have joined; east-1 must join first"
+    message = "0 of the 4 Emulated GPUs counted in east have joined; east-1 must join first"
     for who in ("viewer", "operator"):
         page = page_of(world, plan, who)
-        assert page.context["to_join"] == [said]
-        assert f"{said}. " in page.content.decode()
+        assert page.context["to_join"] == [message]
+        assert f"{message}. " in page.content.decode()
     page = page_of(world, plan)
     (check,) = [check for check in page.context["dry"]["checks"] if check["name"] == "GPUs in east"]
     assert "there are 0 in total, east-1 must join first" in check["text"]
@@ -163,8 +163,8 @@ def test_page_check_and_launch_say_which_nodes_must_join(world: World) -> None:
 def test_a_node_of_another_device_does_not_stand_in(world: World) -> None:
     plan = made(world)
     Node.objects.filter(name="east-1").update(device="cuda")
-    (said,) = page_of(world, plan).context["to_join"]
-    assert said == "0 of the 4 Emulated GPUs counted in east have joined; 4 of another device do not count"
+    (message,) = page_of(world, plan).context["to_join"]
+    assert message == "0 of the 4 Emulated GPUs counted in east have joined; 4 of another device do not count"
 
 
 def test_a_run_that_continues_keeps_its_data(world: World) -> None:

@@ -49,9 +49,9 @@ def test_what_cannot_be_true_is_not_kept(world: Any, clock: Any) -> None:
 
 @given(st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda ms: round(ms, 6)), st.floats(0, 1e3))
 def test_a_difference_within_its_own_error_is_none(offset_ms: float, rtt_ms: float) -> None:
-    found = clock_offset_s(offset_ms, rtt_ms)
-    assert found in (0.0, offset_ms / 1e3)
-    assert (found == 0.0) == (abs(offset_ms) <= rtt_ms / 2 or offset_ms == 0)
+    offset = clock_offset_s(offset_ms, rtt_ms)
+    assert offset in (0.0, offset_ms / 1e3)
+    assert (offset == 0.0) == (abs(offset_ms) <= rtt_ms / 2 or offset_ms == 0)
 
 
 def test_spans_of_a_fast_clock_are_moved_back(world: Any) -> None:

@@ -23,7 +23,7 @@ def nodes() -> Nodes:
 
 
 @pytest.mark.parametrize(
-    ("kept", "changes"),
+    ("ok", "changes"),
     [
         (True, {}),
         (False, {"draining_since": timezone.now()}),
@@ -35,11 +35,11 @@ def nodes() -> Nodes:
         (False, {"version": "0.10.0"}),
     ],
 )
-def test_who_may_be_given_work(world: Any, kept: bool, changes: dict[str, Any]) -> None:
+def test_who_may_be_given_work(world: Any, ok: bool, changes: dict[str, Any]) -> None:
     world.hear()
     node = world.nodes[0]
     Node.objects.filter(pk=node.pk).update(**changes)
-    assert Node.objects.get(pk=node.pk).is_placeable is kept
+    assert Node.objects.get(pk=node.pk).is_placeable is ok
 
 
 def test_a_draining_data_centre_takes_its_nodes_along(world: Any) -> None:

@@ -51,9 +51,9 @@ def test_a_token_makes_a_machine_a_node_once(world: Any, apart: Node) -> None:
     hardware = {"gpus": [], "cores": 8, "memory_bytes": 2**34, "python": "3.12.1", "torch": "", "extra": "no"}
     answer = join(token, host="127.0.0.2", gpus=3, device="emulated", hardware=hardware)
     assert answer.status_code == 200, answer.content
-    told = answer.json()
+    body = answer.json()
     apart.refresh_from_db()
-    environment = told["environment"]
+    environment = body["environment"]
     assert environment["MERIDIAN_NODE"] == "fresh"
     assert environment["MERIDIAN_NODE_PORTS"] == f"{apart.port_from}-{apart.port_to}"
     assert (apart.host, apart.gpus, apart.device, apart.version) == ("127.0.0.2", 3, "emulated", __version__)

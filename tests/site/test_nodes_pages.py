@@ -35,7 +35,7 @@ def names(world: Any, query: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("state=online", {"east-1", "mid-1", "west-1"}),
         ("state=silent", {"quiet"}),
@@ -48,8 +48,8 @@ def names(world: Any, query: str) -> set[str]:
         ("device=emulated&state=version", {"mid-1"}),
     ],
 )
-def test_the_list_is_filtered(world: Any, states: dict[str, Node], query: str, found: set[str]) -> None:
-    assert names(world, query) == found
+def test_the_list_is_filtered(world: Any, states: dict[str, Node], query: str, expected: set[str]) -> None:
+    assert names(world, query) == expected
 
 
 def test_a_data_centre_that_drains_shows_its_nodes_as_draining(world: Any, states: dict[str, Node]) -> None:

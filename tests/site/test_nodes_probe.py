@@ -61,9 +61,9 @@ def test_every_agent_is_asked_with_addresses_and_ports(
     agents, nodes = Agents(), fresh(world)
     ask(world, nodes, agents, django_capture_on_commit_callbacks)
     assert set(agents.asked) == {"east-1", "mid-1", "west-1"}
-    asked = agents.asked["east-1"]
-    assert asked["port"] == nodes[0].probe_port
-    assert asked["peers"] == [
+    call = agents.asked["east-1"]
+    assert call["port"] == nodes[0].probe_port
+    assert call["peers"] == [
         {"node": "mid-1", "host": "10.0.1.1", "port": nodes[1].probe_port},
         {"node": "west-1", "host": "10.0.2.1", "port": nodes[2].probe_port},
     ]
@@ -108,12 +108,12 @@ def test_a_node_answers_for_itself_alone_and_only_what_was_asked(
 ) -> None:
     nodes = fresh(world)
     probe = ask(world, nodes, Agents(), django_capture_on_commit_callbacks)
-    for said in (
+    for results in (
         answer("0" * 32, "mid-1"),
         answer(probe, "east-1"),
         answer(probe, "nobody"),
     ):
-        assert services.record_probe("east-1", said) == 0
+        assert services.record_probe("east-1", results) == 0
     assert services.record_probe("stranger", answer(probe, "mid-1")) == 0
     services.record_probe("east-1", answer(probe, "mid-1", None, ok=True))
     assert NodeProbe.objects.get(source=nodes[0], target=nodes[1]).ok is False, "no time, no answer"
@@ -174,9 +174,9 @@ def test_the_result_stands_where_it_was_asked_for(
         f"/nodes/{world.nodes[0].pk}/probe/": f"/nodes/{world.nodes[0].pk}/#reach",
         f"/datacenters/{world.dcs[0].pk}/probe/": "/nodes/reach/",
     }
-    for asked, there in pages.items():
+    for response, there in pages.items():
         NodeProbe.objects.all().delete()
-        assert client.post(asked)["Location"] == there
+        assert client.post(response)["Location"] == there
         follows = f'hx-get="{there.partition("#")[0]}" hx-trigger="every 1s"'
         assert follows in client.get(there).content.decode()
         NodeProbe.objects.update(ok=True, rtt_ms=20.5, at=timezone.now())

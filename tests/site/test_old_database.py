@@ -22,9 +22,9 @@ def test_a_database_of_this_version_is_taken(db: Any) -> None:
 def test_a_migration_that_is_gone_tells(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write("INSERT INTO django_migrations (app, name, applied) VALUES ('planning', '0002_x', now())")
     monkeypatch.setenv("DATABASE_URL", "postgres://elsewhere/meridian")
-    said = refusal(connection)
-    assert "planning.0002_x" in said
-    assert said.endswith("point DATABASE_URL at an empty database")
+    message = refusal(connection)
+    assert "planning.0002_x" in message
+    assert message.endswith("point DATABASE_URL at an empty database")
     monkeypatch.delenv("DATABASE_URL")
     assert refusal(connection).endswith("move that folder away, or set MERIDIAN_VAR to another one")
 
@@ -49,7 +49,7 @@ def test_migrate_refuses_it_in_one_line(db: Any, capsys: pytest.CaptureFixture[s
     write("INSERT INTO django_migrations (app, name, applied) VALUES ('jobs', '0011_disturbed', now())")
     with pytest.raises(SystemExit) as ended:
         call_command("migrate", "--no-input", verbosity=0)
-    said = capsys.readouterr().err
-    assert (ended.value.code, said.count("\n")) == (2, 1)
-    assert said.startswith("meridian: the database ")
-    assert "jobs.0011_disturbed" in said
+    message = capsys.readouterr().err
+    assert (ended.value.code, message.count("\n")) == (2, 1)
+    assert message.startswith("meridian: the database ")
+    assert "jobs.0011_disturbed" in message

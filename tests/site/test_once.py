@@ -78,10 +78,10 @@ ONCE: dict[str, tuple[str, Callable[[Any], dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("name", ONCE)
 def test_what_is_shown_once_is_made_once(world: Any, name: str) -> None:
-    person, args, made = ONCE[name]
+    person, args, model_class = ONCE[name]
     client, url = world.client(person), reverse(name, kwargs=args(world))
     data = {**ACCESS[name].data, **FORMS.get(name, lambda w: {})(world)}
-    before = made.objects.count()
+    before = model_class.objects.count()
     answer = client.post(url, data)
     assert answer.status_code == 302
     assert "no-store" in answer["Cache-Control"]
@@ -91,17 +91,17 @@ def test_what_is_shown_once_is_made_once(world: Any, name: str) -> None:
     assert "cannot be shown again" in page.content.decode()
     again = client.get(there, follow=True)
     assert "cannot be shown again" not in again.content.decode()
-    assert made.objects.count() == before + 1
+    assert model_class.objects.count() == before + 1
 
 
 def test_what_is_shown_once_is_for_who_made_it(world: Any) -> None:
     """The cookie is of one address and one person, and nobody can write it."""
     client, url = world.client("admin"), reverse("inventory:node-join-command", args=[world.nodes[0].pk])
     client.post(url)
-    name, kept = next((key, one.value) for key, one in client.cookies.items() if key.startswith("once-"))
+    name, cookie = next((key, one.value) for key, one in client.cookies.items() if key.startswith("once-"))
     morsel = client.cookies[name]
     assert (morsel["path"], morsel["httponly"], morsel["samesite"]) == (url, True, "Strict")
-    for person, value in (("operator", kept), ("admin", kept[:-1] + ("A" if kept[-1] != "A" else "B"))):
+    for person, value in (("operator", cookie), ("admin", cookie[:-1] + ("A" if cookie[-1] != "A" else "B"))):
         other = world.client(person)
         other.cookies[name] = value
         assert other.get(url).status_code == 302
@@ -136,9 +136,9 @@ def test_a_second_tab_does_not_overwrite_without_a_word(world: Any, name: str) -
     type(row).objects.filter(pk=row.pk).update(**{field: set_meanwhile})
     answer = client.post(url, first)
     assert answer.status_code == 422, answer.content
-    told = " ".join(answer.context["form"].errors[field])
-    assert str(set_meanwhile) in told
-    assert str(entered) in told
+    message = " ".join(answer.context["form"].errors[field])
+    assert str(set_meanwhile) in message
+    assert str(entered) in message
     row.refresh_from_db()
     assert getattr(row, field) == set_meanwhile
     assert client.post(url, filled(answer)).status_code == 302, "who sends it again means it"

@@ -60,20 +60,20 @@ def shown_states(text: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("state", RunState)
 def test_every_page_says_the_same_of_a_run(world: World, state: RunState) -> None:
     run, client, reason = put(world, state), world.client("viewer"), STATES[state][1]
-    said = (state.value, state.label)
+    label = (state.value, state.label)
     overview, listed, detail = (page(client, url) for url in ("/", "/runs/", f"/runs/{run.pk}/"))
     for text in (overview, listed, detail):
-        assert said in shown_states(text)
+        assert label in shown_states(text)
         assert reason in text
     for part in ("logs", "metrics"):
-        assert said in shown_states(page(client, f"/runs/{run.pk}/{part}/"))
+        assert label in shown_states(page(client, f"/runs/{run.pk}/{part}/"))
     live = client.get(f"/runs/{run.pk}/live.json").json()["run"]
-    assert (live["state"], live["status_label"], live["reason"]) == (*said, reason)
+    assert (live["state"], live["status_label"], live["reason"]) == (*label, reason)
     assert f"{state.label}, launched" in page(client, "/search?q=three")
-    assert said in shown_states(page(client, f"/plans/{world.plan.pk}/"))
+    assert label in shown_states(page(client, f"/plans/{world.plan.pk}/"))
     for other in RunState:
         rows = shown_states(page(client, f"/runs/?status={other.value}"))
-        assert (said in rows) == (other == state), other
+        assert (label in rows) == (other == state), other
 
 
 def test_the_filter_offers_the_words_of_the_rows(world: World) -> None:
@@ -117,9 +117,9 @@ def test_every_page_says_the_same_of_a_node(world: World) -> None:
     dcs = page(client, "/datacenters/")
     words = {NodeState.ONLINE: "", NodeState.SILENT: ", 4 silent", NodeState.NEVER: ", 4 never seen"}
     for node, state in zip(world.nodes, seen, strict=True):
-        said = (state.value, state.label)
-        assert said in shown_states(listed)
-        assert said in shown_states(page(client, f"/nodes/{node.pk}/"))
+        label = (state.value, state.label)
+        assert label in shown_states(listed)
+        assert label in shown_states(page(client, f"/nodes/{node.pk}/"))
         text = f"0 of 4 busy{words[state]}"
         assert f"{node.dc.name}: {text}" in drawn
         assert f"{node.dc.name}: {text}" in overview
@@ -147,6 +147,6 @@ def test_the_loss_is_compared_with_the_first_of_the_run(
     measure(world, run, iterations=4)
     first = IterationStat.objects.filter(run=run, loss__isnull=False).order_by("iteration")[0]
     monkeypatch.setattr("webapp.live.selectors.MOST_ITERATIONS", 1)
-    told = snapshot(run.pk)
-    assert len(told["iterations"]) == 1
-    assert told["first_loss"] == {"iteration": first.iteration, "loss": first.loss}
+    picture = snapshot(run.pk)
+    assert len(picture["iterations"]) == 1
+    assert picture["first_loss"] == {"iteration": first.iteration, "loss": first.loss}

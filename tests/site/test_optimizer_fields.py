@@ -65,7 +65,7 @@ def test_a_schedule_is_taken_back(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "message"),
     [
         ({"decay": "wsd"}, "cooldown_steps", "Required with decay wsd"),
         ({"decay": "cosine", "cooldown_steps": 5}, "cooldown_steps", "belongs to wsd"),
@@ -83,10 +83,12 @@ def test_a_schedule_is_taken_back(world: World) -> None:
         ({"final": 101}, "final", "less than or equal to 100"),
     ],
 )
-def test_an_error_stands_at_its_field(world: World, changes: dict[str, Any], field: str, said: str) -> None:
+def test_an_error_stands_at_its_field(
+    world: World, changes: dict[str, Any], field: str, message: str
+) -> None:
     form = launch(world, name="never", **changes).context["form"]
     assert set(form.errors) == {field}
-    assert said in str(form.errors[field])
+    assert message in str(form.errors[field])
 
 
 def test_a_clone_that_continues_keeps_what_it_asks_for(world: World) -> None:

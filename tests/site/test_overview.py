@@ -47,17 +47,17 @@ def counted_one_by_one(dc: DataCenter) -> dict[str, Any]:
 def test_use_is_what_counting_one_by_one_gives(world: World) -> None:
     fill(world, range(45))
     dcs = list(DataCenter.objects.all())
-    found = gpu_use([dc.pk for dc in dcs])
-    assert found == gpu_use(DataCenter.objects.order_by().values("pk"))
+    answer = gpu_use([dc.pk for dc in dcs])
+    assert answer == gpu_use(DataCenter.objects.order_by().values("pk"))
     assert {"online", "silent", "never"} <= {str(node.state) for node in Node.objects.all()}
     for dc in dcs:
-        use, wanted = found.get(dc.pk, Use()), counted_one_by_one(dc)
+        use, wanted = answer.get(dc.pk, Use()), counted_one_by_one(dc)
         assert {name: round(getattr(use, name), 6) for name in wanted} == {
             name: round(value, 6) for name, value in wanted.items()
         }
-    whole = together(found.values())
+    whole = together(answer.values())
     assert whole.gpus == sum(node.gpus for node in Node.objects.all())
-    assert whole.busy == sum(use.busy for use in found.values())
+    assert whole.busy == sum(use.busy for use in answer.values())
     assert whole.busy > 0
 
 
@@ -66,12 +66,12 @@ def test_usages_of_several_runs_are_those_of_each_and_one_query(world: World) ->
     fill(world, range(20))
     runs = list(Run.objects.select_related("job").order_by("pk")[:4])
     with CaptureQueriesContext(connection) as queries:
-        found = usages(runs)
+        by_run = usages(runs)
     assert len(queries) == 1
-    assert found == {
+    assert by_run == {
         run.pk: run_usage(run, shape_of(run.job.document), run.predicted.get("utilization")) for run in runs
     }
-    assert sum(usage is not None for usage in found.values()) == 1
+    assert sum(usage is not None for usage in by_run.values()) == 1
 
 
 def test_overview_and_map_show_what_goes_over_a_link(world: World) -> None:

@@ -162,14 +162,14 @@ def test_the_plan_form_makes_a_plan_and_launches_it(world: Any) -> None:
         "seed": 0,
         "datacenters": [dc.pk for dc in world.dcs],
     }
-    made = client.post("/plans/new/", form)
-    assert made.status_code == 302, made.context["form"].errors
-    page = client.get(made["Location"])
+    response = client.post("/plans/new/", form)
+    assert response.status_code == 302, response.context["form"].errors
+    page = client.get(response["Location"])
     assert page.context["plan_json"]["timeline"]["predicted"]["iteration_ms"] > 0
     assert page.context["launch"]["ok"]
     again = client.post("/plans/new/", form)
     assert again.status_code == 422
-    launched = client.post(made["Location"] + "launch/", {"option": 0})
+    launched = client.post(response["Location"] + "launch/", {"option": 0})
     assert launched["Location"].startswith("/runs/")
     job = Job.objects.get(name="fresh")
     assert job.document["cell"]["dc_of_stage"] == [0, 0, 1, 1, 2, 2]

@@ -144,9 +144,9 @@ def test_the_newest_result_of_each_experiment_counts(world: World, operator: Cli
     told(world, row(name="old"))
     told(world, row(name="new"))
     answered(world, {"experiments": ["atom-footprint"]}, ComputationKind.PAPERS)
-    found = papers.results(world.users["viewer"])
-    assert [each["name"] for each in found["atom-table2"]["rows"]] == ["new"]
-    assert set(found) == {"atom-table2", "atom-footprint"}
+    results = papers.results(world.users["viewer"])
+    assert [each["name"] for each in results["atom-table2"]["rows"]] == ["new"]
+    assert set(results) == {"atom-table2", "atom-footprint"}
     assert papers.results(world.users["stranger"]) == {}
 
 

@@ -172,9 +172,9 @@ def test_the_form_checks_and_launches(world: World, placed: Computation) -> None
     few = client.post(url, {**FORM, "layers": 3})
     assert few.status_code == 422
     assert "layers" in few.context["form"].errors
-    made = client.post(url, {**FORM, "idempotency_key": "once"})
+    response = client.post(url, {**FORM, "idempotency_key": "once"})
     again = client.post(url, {**FORM, "idempotency_key": "once"})
-    assert made.headers["Location"] == again.headers["Location"]
+    assert response.headers["Location"] == again.headers["Location"]
     run = Run.objects.get()
     assert run.job.plan_copy["placement"]["id"] == str(placed.pk)
     assert f'/placement/{placed.pk}/">{placed.name}<' in client.get(f"/runs/{run.pk}/").content.decode()
@@ -191,8 +191,10 @@ def test_the_form_has_what_other_launch_forms_have(world: World, placed: Computa
         "clip": 1,
         "memory_limit": 4,
     }
-    made = world.client("operator").post(f"/placement/{placed.pk}/launch/", {**FORM, **more, "hidden": 64})
-    assert made.status_code == 302, made.context["form"].errors
+    response = world.client("operator").post(
+        f"/placement/{placed.pk}/launch/", {**FORM, **more, "hidden": 64}
+    )
+    assert response.status_code == 302, response.context["form"].errors
     job = Run.objects.get().job
     document = job.document
     saves, failures = document["persistence"]["checkpoint"], document["failures"]

@@ -89,9 +89,9 @@ def test_no_pipeline_and_no_group_leads_over_places_without_a_link(world: World,
     form = filled(world, stages=stages)
     assert form.is_valid(), form.errors
     network = network_from(form.question["network"])
-    found = place(parse(PlacementRequest, document_of(form.question)))
-    hops = [hop for pipeline in found.pipelines for hop in itertools.pairwise(pipeline)]
-    inside = [pair for group in found.groups for pair in itertools.combinations(group, 2)]
+    result = place(parse(PlacementRequest, document_of(form.question)))
+    hops = [hop for pipeline in result.pipelines for hop in itertools.pairwise(pipeline)]
+    inside = [pair for group in result.groups for pair in itertools.combinations(group, 2)]
     met = {frozenset(network.place_of[device] for device in pair) for pair in (*hops, *inside)}
     assert met <= {frozenset(pair) for pair in ((0,), (1,), (2,), (0, 1), (1, 2))}
 
@@ -176,10 +176,10 @@ def test_a_file_is_read_like_pasted_text(world: World) -> None:
 @given(st.lists(st.sampled_from(REGIONS), min_size=2, max_size=5, unique=True), st.integers(1, 4))
 def test_regions_survive_being_kept(names: list[str], each: int) -> None:
     network = of_regions(names, each)
-    kept = network_from(json.loads(json.dumps(network.as_dict())))
-    assert kept == network
+    network_again = network_from(json.loads(json.dumps(network.as_dict())))
+    assert network_again == network
     pairs = scenarios.aws_regions()
-    latency, gbps = kept.matrices()
+    latency, gbps = network_again.matrices()
     for i in range(network.devices):
         for j in range(network.devices):
             a, b = (names[k // each] for k in (i, j))
@@ -209,16 +209,16 @@ def test_every_region_of_the_paper_is_on_the_map() -> None:
 def test_the_page_shows_what_the_command_answers(world: World, viewer: Client) -> None:
     computation = placement(world)
     page = viewer.get(reverse("placement:placement-detail", args=[computation.pk]))
-    found = page.context["found"]
+    on_page = page.context["found"]
     document = viewer.get(reverse("placement:placement-document", args=[computation.pk])).json()
     request = parse(PlacementRequest, document)
     answer = place(request).as_dict()
     timeless = {name for name in answer if name not in ("search_s", "baselines")}
-    assert {n: found[n] for n in timeless} == json.loads(json.dumps({n: answer[n] for n in timeless}))
+    assert {n: on_page[n] for n in timeless} == json.loads(json.dumps({n: answer[n] for n in timeless}))
     problem = problem_of(request)
-    cost = data_cost_s(problem, np.array(found["groups"])).max()
-    cost += hop_cost_s(problem, np.array(found["pipelines"])).sum()
-    assert found["cost_s"] == pytest.approx(cost)
+    cost = data_cost_s(problem, np.array(on_page["groups"])).max()
+    cost += hop_cost_s(problem, np.array(on_page["pipelines"])).sum()
+    assert on_page["cost_s"] == pytest.approx(cost)
     assert len(computation.answer["baselines"]) == 4
     assert {b["name"] for b in computation.answer["baselines"] if b["history"]} == {
         "plain genetic",
@@ -251,10 +251,10 @@ def test_every_table_is_a_file_in_full(world: World, viewer: Client) -> None:
 def test_from_the_form_to_the_answer_and_back_into_the_form(world: World, client: Client) -> None:
     client.force_login(world.users["operator"])
     data = {**FORM, "team": world.team.pk, "datacenters": [dc.pk for dc in world.dcs]}
-    made = client.post(reverse("placement:placement-create"), data)
+    response = client.post(reverse("placement:placement-create"), data)
     computation = Computation.objects.get(kind="placement")
     address = reverse("placement:placement-detail", args=[computation.pk])
-    assert made.url == address
+    assert response.url == address
     assert b"hx-trigger" in client.get(address).content
     work_at(computation.pk)
     assert b"hx-trigger" not in client.get(address).content

@@ -41,13 +41,13 @@ def answers(world: Any) -> dict[str, str]:
 
 
 def static(route: Route) -> None:
-    found = finders.find(urlsplit(route.request.url).path.removeprefix("/static/"))
-    route.fulfill(path=Path(str(found))) if found else route.fulfill(status=404)
+    path = finders.find(urlsplit(route.request.url).path.removeprefix("/static/"))
+    route.fulfill(path=Path(str(path))) if path else route.fulfill(status=404)
 
 
 def test_an_answer_that_comes_late_finds_its_page(world: Any) -> None:
     """A slider moves while the page reads the refined answer: no request outlives its element."""
-    made = answers(world)
+    pages = answers(world)
     late: list[Route] = []
     moved: list[str] = []
 
@@ -56,14 +56,14 @@ def test_an_answer_that_comes_late_finds_its_page(world: Any) -> None:
         if path.startswith("/static/"):
             static(route)
         elif path.endswith("/refining/"):
-            route.fulfill(body=made["ended"], content_type="text/html")
-        elif path == made["there"] and "gpus-0=3" in query:
+            route.fulfill(body=pages["ended"], content_type="text/html")
+        elif path == pages["there"] and "gpus-0=3" in query:
             moved.append(query)
-            route.fulfill(body=made["answer"], content_type="text/html")
-        elif path == made["there"] and route.request.headers.get("hx-request"):
+            route.fulfill(body=pages["answer"], content_type="text/html")
+        elif path == pages["there"] and route.request.headers.get("hx-request"):
             late.append(route)
-        elif path == made["there"]:
-            route.fulfill(body=made["page"], content_type="text/html")
+        elif path == pages["there"]:
+            route.fulfill(body=pages["page"], content_type="text/html")
         else:
             route.fulfill(status=404)
 
@@ -72,13 +72,13 @@ def test_an_answer_that_comes_late_finds_its_page(world: Any) -> None:
         page: Page = browser.new_page()
         page.set_default_timeout(LIMIT_MS)
         page.route("**/*", site)
-        page.goto(f"{SITE}{made['there']}")
+        page.goto(f"{SITE}{pages['there']}")
         page.evaluate(WATCH)
         wait_for(page, late)
         page.evaluate(MOVE)
         page.wait_for_selector("#answer .what-if")
         with contextlib.suppress(Error):  # the browser may have given it up
-            late[0].fulfill(body=made["answer"], content_type="text/html")
+            late[0].fulfill(body=pages["answer"], content_type="text/html")
         page.wait_for_timeout(300)
         assert moved
         assert page.evaluate("failures") == []

@@ -39,8 +39,8 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
     assert answer.url == f"/runs/{run.pk}/"
     plain = world.launch()
     differing = {"optimizer.steps", "persistence.checkpoint", "failures.recovery", "failures.adapt"}
-    kept, before = fields_of(run.document), fields_of(plain.job.document)
-    assert {n: v for n, v in kept.items() if n not in differing} == {
+    values, before = fields_of(run.document), fields_of(plain.job.document)
+    assert {n: v for n, v in values.items() if n not in differing} == {
         n: v for n, v in before.items() if n not in differing
     }
     assert run.document["optimizer"]["steps"] == 77
@@ -58,8 +58,8 @@ def test_another_layout_is_refused_at_its_field_without_what_it_needs(world: Wor
     (message,) = answer.context["form"].errors["adapt_layout"]
     assert message.startswith("Needs failures.recovery")
     assert not Run.objects.filter(job__name="never").exists()
-    kept = launch(world, name="kept", adapt_percent="", adapt_layout="on")
-    assert kept.status_code == 302
+    second = launch(world, name="kept", adapt_percent="", adapt_layout="on")
+    assert second.status_code == 302
     assert "adapt" not in Run.objects.get(job__name="kept").document.get("failures", {}), "no threshold"
 
 
@@ -70,8 +70,8 @@ def test_the_layers_that_fit_into_a_gpu_are_offered_and_more_are_refused(world: 
     assert f"{layers} fit." in form["recovery_layers_per_gpu"].help_text
     answer = launch(world, name="never", recoveries=2, recovery_layers_per_gpu=layers + 1)
     assert answer.status_code == 422
-    said = str(answer.context["form"].errors["recovery_layers_per_gpu"])
-    assert f"At most {layers} fit into its memory" in said
+    message = str(answer.context["form"].errors["recovery_layers_per_gpu"])
+    assert f"At most {layers} fit into its memory" in message
     launch(world, name="plain", recovery_layers_per_gpu=layers)
     assert "failures" not in Run.objects.get(job__name="plain").document, "none is asked for"
 
@@ -92,7 +92,7 @@ def test_a_run_that_sells_is_launched_from_its_plan(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "message"),
     [
         ({"checkpoint_dir": "/saved"}, "checkpoint_every", "checkpoint interval in iterations"),
         ({"steps": 0}, "steps", "greater than or equal to 1"),
@@ -100,11 +100,11 @@ def test_a_run_that_sells_is_launched_from_its_plan(world: World) -> None:
     ],
 )
 def test_what_cannot_be_launches_nothing(
-    world: World, changes: dict[str, Any], field: str, said: str
+    world: World, changes: dict[str, Any], field: str, message: str
 ) -> None:
     answer = launch(world, name="never", **changes)
     assert answer.status_code == 422
-    assert said in str(answer.context["form"].errors.get(field))
+    assert message in str(answer.context["form"].errors.get(field))
     assert not Run.objects.filter(job__name="never").exists()
 
 

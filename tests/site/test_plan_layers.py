@@ -58,7 +58,7 @@ def test_a_new_plan_balances_its_layers_or_takes_them_by_hand(world: World) -> N
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("1, 2, 2", "One number per stage: partitions is 4"),
         ("1, 2, 2, 2", "Must add up to the model&#x27;s 6 layers"),
@@ -66,9 +66,9 @@ def test_a_new_plan_balances_its_layers_or_takes_them_by_hand(world: World) -> N
         ("few", "Enter whole numbers"),
     ],
 )
-def test_bad_layers_are_refused_beside_their_field(world: World, text: str, said: str) -> None:
+def test_bad_layers_are_refused_beside_their_field(world: World, text: str, message: str) -> None:
     answer = world.client("operator").post(CREATE, posted(world, layers_per_stage=text))
-    assert said in str(answer.context["form"].errors["layers_per_stage"])
+    assert message in str(answer.context["form"].errors["layers_per_stage"])
     assert not Plan.objects.filter(name="layers").exists()
 
 

@@ -85,21 +85,21 @@ def test_a_small_model_takes_the_times_and_messages_of_the_planned_one(world: Wo
 def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World) -> None:
     Node.objects.update(device="cpu")
     plan = planned(world, model="tiny", trains="planned", device="cpu", model_micro_batch=[2])
-    made = document(plan)
+    own = document(plan)
     shape = {"layers": 6, "hidden": 64, "heads": 4, "ffn": 256, "seq": 64, "family": "gpt"}
-    assert made["model"] == shape
-    assert made["device"] == {"kind": "cpu", "dtype": "bf16"}
-    assert (made["cell"]["micro_batch"], made["cell"]["recompute"]) == (2, True)
-    job = parse(TrainJob, made)
+    assert own["model"] == shape
+    assert own["device"] == {"kind": "cpu", "dtype": "bf16"}
+    assert (own["cell"]["micro_batch"], own["cell"]["recompute"]) == (2, True)
+    job = parse(TrainJob, own)
     assert job.tensor_bytes == plan.result["activation_bytes"]
     assert [len(layers) for layers in job.layers_of_stage] == [1] * 6
     world.hear()
     run = launch_plan(world.users["operator"], plan, plan.result["best"])
-    assert run.job.document == made
+    assert run.job.document == own
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"tp": [2], "partitions": [4]}, "a stage is one emulated GPU: plan with 1"),
         ({"model": "tiny", "trains": "planned"}, "at least 5 ms on device emulated"),
@@ -108,15 +108,15 @@ def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World)
     ],
 )
 def test_what_a_run_cannot_do_is_said_beside_the_button_and_launches_nothing(
-    world: World, changes: dict[str, Any], said: str
+    world: World, changes: dict[str, Any], reason: str
 ) -> None:
     plan = planned(world, **changes)
     client, index = world.client("operator"), plan.result["best"]
     page = client.get(f"/plans/{plan.pk}/").context["launch"]
     assert not page["ok"]
-    assert said.lower() in page["reason"].lower()
+    assert reason.lower() in page["reason"].lower()
     sent = client.post(f"/plans/{plan.pk}/launch/", {"option": index}, follow=True)
-    assert said.lower() in " ".join(str(message) for message in sent.context["messages"]).lower()
+    assert reason.lower() in " ".join(str(message) for message in sent.context["messages"]).lower()
     assert not Run.objects.exists()
 
 

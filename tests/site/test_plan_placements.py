@@ -46,9 +46,9 @@ def test_what_is_alike_is_not_told(latency: float, gbps: float) -> None:
 @pytest.mark.parametrize(("field", "value"), [("gpu_type", "v100-16g"), ("intra_gbps", 10.0)])
 def test_nodes_and_networks_that_differ_are_told(field: str, value: Any) -> None:
     sites = [*SITES[:2], {**SITES[2], field: value}]
-    told = what_differs({"datacenters": sites, "links": links(*[(10, 1)] * 3)}, OPTION)
-    assert len(told) == 1
-    assert "c " in told[0]
+    differences = what_differs({"datacenters": sites, "links": links(*[(10, 1)] * 3)}, OPTION)
+    assert len(differences) == 1
+    assert "c " in differences[0]
 
 
 def test_from_a_plan_to_a_run_on_its_placement(world: World) -> None:
@@ -64,8 +64,8 @@ def test_from_a_plan_to_a_run_on_its_placement(world: World) -> None:
     form = client.get(offered).context["form"]
     values = {name: form[name].value() for name in form.fields if form[name].value() is not None}
     values |= {"evaluations": 200, "baselines": ""}
-    made = client.post("/placement/new/", values)
-    assert made.status_code == 302, made.context["form"].errors
+    response = client.post("/placement/new/", values)
+    assert response.status_code == 302, response.context["form"].errors
     placement = Computation.objects.get(kind="placement")
     request = parse(PlacementRequest, document_of(placement.request))
     assert request.stages == 6
@@ -158,8 +158,8 @@ def test_an_uneven_plan_is_placed_by_itself_and_launched_on_the_faster_placement
         "datacenters",
     )
     placed, planned = fields_of(job.document), fields_of(own)
-    kept = (placed.keys() | planned.keys()) - set(placed_at)
-    assert {path: placed.get(path) for path in kept} == {path: planned.get(path) for path in kept}
+    places = (placed.keys() | planned.keys()) - set(placed_at)
+    assert {path: placed.get(path) for path in places} == {path: planned.get(path) for path in places}
 
 
 def test_a_placement_that_is_no_faster_is_not_launched(world: World) -> None:
@@ -205,8 +205,8 @@ def test_what_a_refined_plan_no_longer_has_is_not_launched(world: World) -> None
     plan.save()
     assert client.get(f"/plans/{plan.pk}/").context["placing"].state == "wanted"
     refused = {"option": best, "placement": placement.pk}
-    told = client.post(f"/plans/{plan.pk}/launch/", refused, follow=True).content.decode()
-    assert "is not the latest of this option" in told
+    page = client.post(f"/plans/{plan.pk}/launch/", refused, follow=True).content.decode()
+    assert "is not the latest of this option" in page
     assert not Job.objects.exists()
 
 
@@ -214,13 +214,13 @@ def test_who_may_not_and_what_is_even_or_of_several_types_is_not_placed(world: W
     WanLink.objects.create(a=world.dcs[0], b=world.dcs[2], latency_ms=40, bandwidth_gbps=1)
     plan = world.plan
     option = plan.result["options"][plan.result["best"]]
-    asked = {"option": plan.result["best"]}
-    assert world.client("viewer").post(f"/plans/{plan.pk}/place/", asked).status_code == 403
-    assert world.client("stranger").post(f"/plans/{plan.pk}/place/", asked).status_code == 404
+    request = {"option": plan.result["best"]}
+    assert world.client("viewer").post(f"/plans/{plan.pk}/place/", request).status_code == 403
+    assert world.client("stranger").post(f"/plans/{plan.pk}/place/", request).status_code == 404
     assert placing_of(plan, option, operates=False, refining=False).state == "offered"
     assert placing_of(plan, option, operates=True, refining=True).state == "refining"
-    told = world.client("operator").post(f"/plans/{plan.pk}/place/", {"option": "99"}).content.decode()
-    assert "must be the index of an option" in told
+    page = world.client("operator").post(f"/plans/{plan.pk}/place/", {"option": "99"}).content.decode()
+    assert "must be the index of an option" in page
     assert latest_of(plan, option) is None
     plan.request["job"]["model"] = "gpt-a"
     plan.request["datacenters"][0]["gpu_type"] = "h100"

@@ -230,10 +230,10 @@ def test_auto_refines_a_plan_and_what_if_apart(
     eu = "request__document__datacenters__1__gpus"
     states = dict(Computation.objects.filter(kind="refine").values_list(eu, "state"))
     assert states == {8: "done", 7: "queued"}
-    kept = plan.result
+    result = plan.result
     work_at(Computation.objects.get(state="queued").pk)
     plan.refresh_from_db()
-    assert plan.result == kept
+    assert plan.result == result
     refined = page(operator, plan, **{"gpus-1": "7"})
     assert refined.context["refining"]["state"] == "refined"
     assert refined.context["what"].is_changed
@@ -287,9 +287,9 @@ def test_what_was_found_before_a_stop_is_shown(world: World, operator: Client) -
     operator.post(reverse("planning:plan-refine", args=[plan.pk]), change)
     claimed = computations.claim(Computation.objects.get(kind="refine").pk)
     assert claimed is not None
-    found = {**page(operator, plan, **change).context["result"], "search": None}
+    result = {**page(operator, plan, **change).context["result"], "search": None}
     operator.post(reverse("planning:plan-refine-stop", args=[plan.pk]), change)
-    computations.finish(claimed, {"result": found})
+    computations.finish(claimed, {"result": result})
     after = page(operator, plan, **change)
     assert after.context["refining"]["state"] == "stopped"
     assert after.context["result"]["search"] is None
@@ -529,9 +529,9 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     assert "One number" in str(
         operator.post(reverse("planning:plan-create"), refused).context["form"].errors["partitions"]
     )
-    for text, said in (("0", "greater than"), ("2, x", "whole numbers"), ("9999", "less than")):
+    for text, message in (("0", "greater than"), ("2, x", "whole numbers"), ("9999", "less than")):
         errors = operator.post(reverse("planning:plan-create"), {**data, "partitions": text}).context["form"]
-        assert said in str(errors.errors["partitions"])
+        assert message in str(errors.errors["partitions"])
 
 
 def test_an_option_of_several_cells_is_launched_as_it_was_planned(world: World) -> None:

@@ -15,14 +15,14 @@ from webapp.prefill.chart import BOTTOM, TOP, supply_chart
 from webapp.prefill.supply import forecast
 
 
-@pytest.mark.parametrize("asked", [1, 60_000, 10**9])
-def test_steps_go_down_and_stay_in_the_frame(world: Any, asked: int) -> None:
+@pytest.mark.parametrize("tokens_per_min", [1, 60_000, 10**9])
+def test_steps_go_down_and_stay_in_the_frame(world: Any, tokens_per_min: int) -> None:
     run = serve(train(world))
     tenancy = ask(world)
-    found = forecast(tenancy, world.dcs[:2], tokens_per_min=asked, ttft_ms=2_000)
+    outlook = forecast(tenancy, world.dcs[:2], tokens_per_min=tokens_per_min, ttft_ms=2_000)
     soon = timezone.now() + timedelta(hours=3)
-    cells = [replace(row, cell=replace(row.cell, until=soon)) for row in found.supply.cells]
-    chart = supply_chart(replace(found, supply=replace(found.supply, cells=cells)))
+    cells = [replace(row, cell=replace(row.cell, until=soon)) for row in outlook.supply.cells]
+    chart = supply_chart(replace(outlook, supply=replace(outlook.supply, cells=cells)))
     assert chart is not None
     points = [tuple(map(float, point.split(","))) for point in chart.supply.split()]
     assert points == sorted(points, key=lambda point: (point[0], point[1]))

@@ -21,10 +21,10 @@ from webapp.prefill.watching import watched
 
 @pytest.fixture
 def run(world: Any) -> Any:
-    made = train(world)
-    take_in(events(made, 3))
-    say(coordinator_event(made), coordinator_event(made, dc="mid", rank=1_000_001))
-    return made
+    new = train(world)
+    take_in(events(new, 3))
+    say(coordinator_event(new), coordinator_event(new, dc="mid", rank=1_000_001))
+    return new
 
 
 def test_without_a_coordinator_it_says_how_to_switch_prefill_on(world: Any) -> None:
@@ -37,18 +37,18 @@ def test_without_a_coordinator_it_says_how_to_switch_prefill_on(world: Any) -> N
 def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
     now = time.time()
     say(*[prefill_event(run, t=now - i) for i in range(10)], prefill_event(run, t=now - 300, accepted=99))
-    found = watched(world.users["operator"], None)
-    assert [row.coordinator.dc.name for row in found.rows] == ["east"]  # a node of east says nothing of mid
-    row = found.rows[0]
+    watch = watched(world.users["operator"], None)
+    assert [row.coordinator.dc.name for row in watch.rows] == ["east"]  # a node of east says nothing of mid
+    row = watch.rows[0]
     assert (row.accepted, row.refused_count, row.delivered, row.missed, row.waiting) == (70, 30, 50, 10, 4)
     assert row.refused[0][:2] == ("queue_full", 20)
     assert row.before == pytest.approx(50.0)  # half a second of each
     assert row.after == pytest.approx(55.0)  # 100 ms of two GPUs a second
     assert row.slowdown == pytest.approx(0.4)
-    assert (row.waited_ms, found.waited_ms, row.guard_ms) == (pytest.approx(15.0), row.waited_ms, 2.0)
-    assert found.accepted_share == pytest.approx(70.0)
-    assert found.rates is not None
-    assert sum(high > 0 for _, _, high in found.rates.accepted) >= 2
+    assert (row.waited_ms, watch.waited_ms, row.guard_ms) == (pytest.approx(15.0), row.waited_ms, 2.0)
+    assert watch.accepted_share == pytest.approx(70.0)
+    assert watch.rates is not None
+    assert sum(high > 0 for _, _, high in watch.rates.accepted) >= 2
     page = text(world.client("operator").get("/prefill/live/"))
     words = ("queue_full", "The queue is full.", "50.0, 55.0", "0.40, 15.0")
     for shown in (*words, "data-timeline-section"):

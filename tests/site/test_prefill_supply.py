@@ -44,9 +44,9 @@ def review(world: Any, tenancy: Tenancy) -> Any:
 def test_a_run_counts_for_the_model_that_it_serves_and_for_no_other(world: Any) -> None:
     run = serve(train(world), **MINE)
     page = review(world, ask(world, model="mine"))
-    found = page.context["forecast"].supply
-    assert found.running > 0
-    assert {(row.cell.run.pk, row.cell.latency.b_ms) for row in found.cells} == {(run.pk, 0.1)}
+    forecast = page.context["forecast"].supply
+    assert forecast.running > 0
+    assert {(row.cell.run.pk, row.cell.latency.b_ms) for row in forecast.cells} == {(run.pk, 0.1)}
     assert "nothing to sell" not in text(page)
     assert cells(MODEL, world.dcs[:2]) == []
     other = review(world, ask(world))
@@ -57,9 +57,9 @@ def test_a_run_counts_for_the_model_that_it_serves_and_for_no_other(world: Any) 
 def test_a_run_that_serves_nothing_is_told_of_and_not_counted(world: Any) -> None:
     train(world)
     page = review(world, ask(world))
-    found = page.context["forecast"].supply
-    assert (found.running, found.cells) == (0, [])
-    assert found.possible > 0
+    forecast = page.context["forecast"].supply
+    assert (forecast.running, forecast.cells) == (0, [])
+    assert forecast.possible > 0
     assert "serves no model, not counted" in text(page)
     assert "add a prefill section to their jobs" in text(page)
 
@@ -195,10 +195,10 @@ def test_a_suspended_tenancy_comes_back_to_what_is_there_or_after_a_question(wor
     services.suspend_tenancy(admin, tenancy, "Bursts.")
     grant(world, ask(world, second_tenant(world)), tokens_per_min=there * 2 // 3)
     client, url = world.client("admin"), f"/tenancies/{tenancy.pk}/resume/"
-    asked = client.post(url)
-    assert asked.status_code == 409
-    assert f"hold {there * 2 // 3:,} tokens/min" in text(asked)
-    assert 'name="confirmed"' in text(asked)
+    response = client.post(url)
+    assert response.status_code == 409
+    assert f"hold {there * 2 // 3:,} tokens/min" in text(response)
+    assert 'name="confirmed"' in text(response)
     assert Tenancy.objects.get(pk=tenancy.pk).state == TenancyStatus.SUSPENDED
     assert client.post(url, {"confirmed": "yes"}).status_code == 302
     assert Tenancy.objects.get(pk=tenancy.pk).state == TenancyStatus.ACTIVE

@@ -58,9 +58,9 @@ def test_folders_are_checked_against_what_nodes_open(world: World) -> None:
         node.seen_hardware = {"files": {"roots": ["/data/train"], "schemes": []}}
         node.save()
     checks = dry_run_document(run.document, world.team)["checks"]
-    said = [check["text"] for check in checks if check["name"].startswith("Files in")]
-    assert said
-    assert all("data.validation.prepared" in text for text in said)
+    texts = [check["text"] for check in checks if check["name"].startswith("Files in")]
+    assert texts
+    assert all("data.validation.prepared" in text for text in texts)
 
 
 CONFIG = (Path(__file__).parent.parent / "configs" / "llama-3-8b.json").read_text()
@@ -108,7 +108,7 @@ def test_a_plan_names_a_prepared_folder_even_where_a_data_centre_is_called_like_
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "message"),
     [
         ({"init": "/m"}, "init", "only a model from a config.json can begin with given weights"),
         ({"init": "weights"}, "init", "begins with /"),
@@ -118,15 +118,15 @@ def test_a_plan_names_a_prepared_folder_even_where_a_data_centre_is_called_like_
     ],
 )
 def test_what_a_model_cannot_read_stands_at_its_field(
-    world: World, changes: dict[str, Any], field: str, said: str
+    world: World, changes: dict[str, Any], field: str, message: str
 ) -> None:
     form = plan_form(world, **changes)
     assert set(form.errors) == {field}, form.errors
-    assert said in str(form.errors[field])
+    assert message in str(form.errors[field])
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "message"),
     [
         ({"data": "/data/books", "prepared": "/data/chats"}, "data", "Must be left out with data.prepared"),
         ({"prepared": "chats"}, "prepared", "begins with /"),
@@ -136,11 +136,11 @@ def test_what_a_model_cannot_read_stands_at_its_field(
     ],
 )
 def test_what_data_does_not_go_together_stands_at_its_field(
-    world: World, changes: dict[str, str], field: str, said: str
+    world: World, changes: dict[str, str], field: str, message: str
 ) -> None:
     form = launched(world, world.plan, **changes).context["form"]
     assert set(form.errors) == {field}, form.errors
-    assert said in str(form.errors[field])
+    assert message in str(form.errors[field])
 
 
 def test_a_run_that_only_reads_other_files_keeps_its_schedule(world: World) -> None:

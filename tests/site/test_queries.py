@@ -23,8 +23,8 @@ def test_whole_reads_numbers(number: int) -> None:
 
 @given(st.text())
 def test_whole_reads_no_others(text: str) -> None:
-    found = whole(text, 10**6)
-    assert found is None or (0 <= found <= 10**6 and int(text) == found)
+    number = whole(text, 10**6)
+    assert number is None or (0 <= number <= 10**6 and int(text) == number)
 
 
 @pytest.mark.django_db

@@ -36,9 +36,9 @@ def test_a_round_costs_the_same_with_5_and_with_50_runs_in_the_queue(world: Worl
     assert Run.objects.filter(status=Status.QUEUED).count() == 50
     assert (news, quiet) == (first, again)
     assert again < first  # one statement for all that there is to say
-    said = list(Run.objects.order_by("pk").values_list("waits_for", flat=True))
-    assert said[0] == "Waits for 4 GPUs in west, 0 are idle: 4 do not answer"
-    assert said[49] == f"{said[0]}; 49 ahead in the queue"
+    reasons = list(Run.objects.order_by("pk").values_list("waits_for", flat=True))
+    assert reasons[0] == "Waits for 4 GPUs in west, 0 are idle: 4 do not answer"
+    assert reasons[49] == f"{reasons[0]}; 49 ahead in the queue"
     assert all(Run.objects.values_list("needs_action", flat=True))
 
 

@@ -26,8 +26,8 @@ def run(world: World) -> Run:
 
 
 def spans(client: Any, run: Run, first: int, last: int) -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"/runs/{run.pk}/spans.json", {"from": first, "to": last}).json()
-    return found
+    answer: dict[str, Any] = client.get(f"/runs/{run.pk}/spans.json", {"from": first, "to": last}).json()
+    return answer
 
 
 def test_a_kept_range_opens_after_the_clean_up_as_it_did_before(world: World, run: Run) -> None:
@@ -48,14 +48,14 @@ def test_the_task_that_cleans_up_leaves_kept_ranges_alone(world: World, run: Run
     settings.KEEP_SPAN_ITERATIONS = 2
     keep_range(world.users["operator"], run, 0, 1)
     retention()
-    kept = SpanBatch.objects.filter(run=run).values_list("iteration", flat=True)
-    assert sorted(set(kept)) == [0, 1, 6, 7]
+    iterations = SpanBatch.objects.filter(run=run).values_list("iteration", flat=True)
+    assert sorted(set(iterations)) == [0, 1, 6, 7]
 
 
 def test_a_deleted_range_goes_with_the_next_clean_up(world: World, run: Run) -> None:
     client = world.client("operator")
-    kept = keep_range(world.users["operator"], run, 2, 3)
-    there = f"/runs/{run.pk}/ranges/{kept.pk}/delete/"
+    span_range = keep_range(world.users["operator"], run, 2, 3)
+    there = f"/runs/{run.pk}/ranges/{span_range.pk}/delete/"
     assert world.client("viewer").post(there).status_code == 403
     answer = client.post(there, follow=True)
     assert "Deleted the kept range: iterations 3 to 4." in answer.content.decode()
@@ -65,30 +65,36 @@ def test_a_deleted_range_goes_with_the_next_clean_up(world: World, run: Run) -> 
 
 
 def test_a_range_of_another_run_is_not_deleted(world: World, run: Run) -> None:
-    kept = keep_range(world.users["operator"], run, 2, 3)
+    span_range = keep_range(world.users["operator"], run, 2, 3)
     other = world.launch()
-    assert world.client("operator").post(f"/runs/{other.pk}/ranges/{kept.pk}/delete/").status_code == 404
-    assert KeptRange.objects.filter(pk=kept.pk).exists()
+    assert (
+        world.client("operator").post(f"/runs/{other.pk}/ranges/{span_range.pk}/delete/").status_code == 404
+    )
+    assert KeptRange.objects.filter(pk=span_range.pk).exists()
 
 
 def test_a_range_says_who_keeps_how_much_of_what(world: World, run: Run) -> None:
     client, url = world.client("operator"), f"/runs/{run.pk}/ranges/"
     assert client.get(url).json() == {"ranges": []}
     assert 'aria-labelledby="kept-ranges-title"' in page_of(client, run)
-    made = client.post(url, {"from": 5, "to": 99}).json()["range"]
-    assert (made["from"], made["to"], made["by"]) == (5, 7, "operator")  # as far as they are there
-    assert 0 < made["bytes"] < 100_000
+    response = client.post(url, {"from": 5, "to": 99}).json()["range"]
+    assert (response["from"], response["to"], response["by"]) == (
+        5,
+        7,
+        "operator",
+    )  # as far as they are there
+    assert 0 < response["bytes"] < 100_000
     [listed] = world.client("viewer").get(url).json()["ranges"]
-    assert listed == {name: value for name, value in made.items() if name != "iterations"}
+    assert listed == {name: value for name, value in response.items() if name != "iterations"}
     page = page_of(world.client("viewer"), run)
     assert f'<a href="#it=6&amp;last=8&amp;attempt={run.generation}">Iterations 6 to 8</a>' in page
     assert "data-keep " not in page
-    assert f"/ranges/{made['id']}/delete/" not in page
-    assert f"/ranges/{made['id']}/delete/" in page_of(client, run)
+    assert f"/ranges/{response['id']}/delete/" not in page
+    assert f"/ranges/{response['id']}/delete/" in page_of(client, run)
     entry = AuditEntry.objects.get(verb="keep")
     assert (entry.object_label, entry.after) == (
         f"iterations 6 to 8 of {run}",
-        {"first": 5, "last": 7, "bytes": made["bytes"]},
+        {"first": 5, "last": 7, "bytes": response["bytes"]},
     )
 
 
@@ -98,19 +104,19 @@ def page_of(client: Any, run: Run) -> str:
 
 def test_what_is_kept_already_is_not_kept_twice(world: World, run: Run) -> None:
     operator = world.users["operator"]
-    kept = keep_range(operator, run, 1, 5)
-    assert keep_range(world.users["admin"], run, 1, 5) == kept
-    assert keep_range(operator, run, 2, 3) == kept
-    assert keep_range(operator, run, 5, 6) != kept
+    span_range = keep_range(operator, run, 1, 5)
+    assert keep_range(world.users["admin"], run, 1, 5) == span_range
+    assert keep_range(operator, run, 2, 3) == span_range
+    assert keep_range(operator, run, 5, 6) != span_range
     assert AuditEntry.objects.filter(verb="keep").count() == 2
 
 
 def test_only_operators_keep(world: World, run: Run) -> None:
     with pytest.raises(PermissionDenied):
         keep_range(world.users["viewer"], run, 0, 1)
-    kept = keep_range(world.users["operator"], run, 0, 1)
+    span_range = keep_range(world.users["operator"], run, 0, 1)
     with pytest.raises(PermissionDenied):
-        delete_range(world.users["viewer"], kept)
+        delete_range(world.users["viewer"], span_range)
 
 
 @pytest.mark.parametrize("data", [{}, {"from": "2"}, {"from": "3", "to": "2"}, {"from": "x", "to": "9"}])
@@ -181,9 +187,9 @@ def test_a_clean_up_at_the_same_time_takes_nothing_that_was_kept() -> None:
 
     thread = threading.Thread(target=clean_up)
     with transaction.atomic():
-        kept = keep_range(world.users["operator"], run, 0, 3)
+        span_range = keep_range(world.users["operator"], run, 0, 3)
         thread.start()
         until(lambda: not thread.is_alive() or somebody_waits_for_a_lock())
     thread.join()
-    left = SpanBatch.objects.filter(run=run, iteration__range=(kept.first, kept.last)).count()
+    left = SpanBatch.objects.filter(run=run, iteration__range=(span_range.first, span_range.last)).count()
     assert left == 4 * 12

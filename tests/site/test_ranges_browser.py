@@ -46,8 +46,8 @@ def copied(page: Page, run: Run) -> str:
     page.goto(f"{SITE}/runs/{run.pk}/#it=4&last=5")
     expect(page.locator("[data-badge]")).to_have_text(re.compile("^Frozen"), timeout=LIMIT_MS)
     page.get_by_role("button", name="Copy link").click()
-    told = "The spans of this link are kept: iterations 3 to 6."
-    expect(page.locator("[data-kept-told]")).to_have_text(told, timeout=LIMIT_MS)
+    message = "The spans of this link are kept: iterations 3 to 6."
+    expect(page.locator("[data-kept-told]")).to_have_text(message, timeout=LIMIT_MS)
     expect(page.locator("#kept-ranges td a")).to_have_text("Iterations 3 to 6", timeout=LIMIT_MS)
     link = page.locator("[data-copy-link]").get_attribute("data-copy")
     assert link

@@ -183,8 +183,8 @@ def test_a_start_that_was_cut_off_goes_on_where_it_was(world: World, nodes: Node
     cut = Cut(after)
     reconcile(cut)
     reconcile(nodes)
-    told = cut.take() + nodes.take()
-    assert sorted(told) == [(f"{name}-1", "start_ranks") for name in ("east", "mid", "west")]
+    calls = cut.take() + nodes.take()
+    assert sorted(calls) == [(f"{name}-1", "start_ranks") for name in ("east", "mid", "west")]
 
 
 def test_what_stopped_is_never_started_again(world: World, nodes: Nodes) -> None:

@@ -171,8 +171,10 @@ def test_a_silent_node_is_waited_for(run: Run, world: Any, nodes: Nodes) -> None
 def saved(run: Run) -> Run:
     """The run, saved after 20 of the 30 iterations that it has done."""
     job = Job.objects.get(pk=run.job_id)
-    kept = {"dir": "/srv/ckpt", "every": 10}
-    Job.objects.filter(pk=job.pk).update(document=changed(job.document, {"persistence.checkpoint": kept}))
+    checkpoint = {"dir": "/srv/ckpt", "every": 10}
+    Job.objects.filter(pk=job.pk).update(
+        document=changed(job.document, {"persistence.checkpoint": checkpoint})
+    )
     services.record_checkpoint(run, from_dict({**SAVED, "step": 20, "where": "/srv/ckpt/step-20"}))
     services.record_progress(run, iteration=29)
     return Run.objects.get(pk=run.pk)
@@ -222,9 +224,11 @@ def test_a_run_whose_first_machine_never_returns_goes_on_elsewhere(
     )
     assert new.secret != saved.secret
     assert any(f"continues as {new}" in text and "10 iterations" in text for text in marks(saved))
-    found = incidents_of(saved)
-    assert [(row.to, row.again, row.lost_s) for row in found.rows] == [(new, 10, None)], "it does not run yet"
-    assert (found.count, found.again) == (1, 10), "the failure and the move are one"
+    incidents = incidents_of(saved)
+    assert [(row.to, row.again, row.lost_s) for row in incidents.rows] == [(new, 10, None)], (
+        "it does not run yet"
+    )
+    assert (incidents.count, incidents.again) == (1, 10), "the failure and the move are one"
     began = timezone.now()
     Run.objects.filter(pk=new.pk).update(started_at=began + timedelta(seconds=90))
     IterationStat.objects.create(run=saved, iteration=19, start=0.0, end=began.timestamp() + 30)

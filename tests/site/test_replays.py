@@ -41,8 +41,8 @@ def problems(answer: Any) -> dict[str, str]:
 
 def test_the_defaults_of_the_form_sell_what_the_docs_promise(world: World) -> None:
     """Of all loads and orders the one that docs/prefill.md prints: 200 times the trace, first come."""
-    asked = ReplayForm(user=world.users["operator"])
-    first = {name: field.initial for name, field in asked.fields.items()} | {"team": world.team.pk}
+    request = ReplayForm(user=world.users["operator"])
+    first = {name: field.initial for name, field in request.fields.items()} | {"team": world.team.pk}
     form = ReplayForm({**first, "loads": "200", "orders": ["fifo"]}, user=world.users["operator"])
     assert form.is_valid(), form.errors
     assert 200 in first["loads"]

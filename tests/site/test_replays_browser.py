@@ -19,8 +19,8 @@ pytestmark = [
 
 
 def assert_accessible(page: Page) -> None:
-    found = Axe().run(page).response["violations"]
-    grave = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    violations = Axe().run(page).response["violations"]
+    grave = [rule for rule in violations if rule["impact"] in ("serious", "critical")]
     assert not grave, [(rule["id"], rule["nodes"][0]["html"][:300]) for rule in grave]
     assert_fits(page)
 

@@ -76,13 +76,13 @@ def test_a_launch_holds_the_reserve_and_nodes_are_told_of_it(world: Any, nodes: 
     in_order = [rank.dc.name for rank in ranks]
     assert in_order == ["east", "east", "mid", "mid", "west", "west", "east", "east", "mid", "mid"]
     assert len({(rank.node_id, rank.gpu) for rank in ranks}) == 10
-    told = specs(nodes)
-    assert set(told) == {"east-1", "mid-1", "west-1"}
-    assert told["east-1"].local == (0, 1, 6, 7)
-    assert [(a.rank, a.dc_name, a.gpu) for a in told["east-1"].reserve] == [
+    by_node = specs(nodes)
+    assert set(by_node) == {"east-1", "mid-1", "west-1"}
+    assert by_node["east-1"].local == (0, 1, 6, 7)
+    assert [(a.rank, a.dc_name, a.gpu) for a in by_node["east-1"].reserve] == [
         *((6, "east", 2), (7, "east", 3), (8, "mid", 2), (9, "mid", 3))
     ]
-    assert [a.rank for a in told["east-1"].ranks] == list(range(6))
+    assert [a.rank for a in by_node["east-1"].ranks] == list(range(6))
 
 
 def test_the_run_runs_once_those_in_use_do(world: Any, nodes: Nodes) -> None:  # noqa: F811
@@ -116,9 +116,9 @@ def test_a_node_that_joins_is_taken_into_the_reserve(world: Any, nodes: Nodes) -
     nodes.take()
     world.hear(*world.nodes, late, ranks=seen(run))
     reconcile(nodes)
-    told = specs(nodes)
-    assert set(told) == {"east-2"}
-    assert told["east-2"].local == (6, 7)
+    by_node = specs(nodes)
+    assert set(by_node) == {"east-2"}
+    assert by_node["east-2"].local == (6, 7)
     assert RunEvent.objects.filter(
         run=run, text="Took into the reserve: GPU 0 of east-2, GPU 1 of east-2."
     ).exists()
@@ -140,22 +140,22 @@ def test_a_queued_run_comes_before_the_reserve(world: Any, nodes: Nodes) -> None
 def moved(run: Run) -> dict[str, Any]:
     """The event of a run that found a layout on more of its GPUs."""
     spec = spec_of(run, run.ranks.get(rank=0).node)
-    found = better_layout(
+    layout = better_layout(
         spec, Conditions(of_gpu={}, transfer={}, latency_ms={}), than_s=600.0, reserve=spec.reserve
     )
-    assert found is not None
+    assert layout is not None
     event = LayoutChanged(
         rank=0,
         iteration=41,
         cause=Cause.RESERVE,
         before_s=9.0,
-        after_s=found.iteration_s,
+        after_s=layout.iteration_s,
         gain_s=30.0,
         cost_s=4.0,
         attempt=2,
-        times=found.layout.times,
+        times=layout.layout.times,
         t=T0 + 6,
-        **change(spec, found.layout.applied(spec), "another layout is faster"),
+        **change(spec, layout.layout.applied(spec), "another layout is faster"),
     )
     return {**event.to_dict(), "run": str(run.pk), "generation": run.generation}
 

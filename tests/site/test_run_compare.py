@@ -136,6 +136,6 @@ def test_runs_of_different_models_say_so(world: World) -> None:
     first, second = world.launch(), world.launch()
     change(second, "model.hidden", 64)
     text = unescape(page(world, f"?run={first.pk}&run={second.pk}").content.decode())
-    said = re.search(r"These runs train different models: (.*?)\. ", text)
-    assert said
-    assert len(set(re.findall(r"a stand-in of ([\d,]+) parameters", said[1]))) == 2
+    match = re.search(r"These runs train different models: (.*?)\. ", text)
+    assert match
+    assert len(set(re.findall(r"a stand-in of ([\d,]+) parameters", match[1]))) == 2

@@ -73,24 +73,24 @@ def test_two_requests_at_once_with_one_key_launch_one_run() -> None:
     assert Run.objects.count() == Job.objects.count() == 1
 
 
-@pytest.mark.parametrize("asked", [None, "best", "fifo"])
-def test_a_launch_names_the_rule_that_wins(world: World, asked: str | None) -> None:
+@pytest.mark.parametrize("choice", [None, "best", "fifo"])
+def test_a_launch_names_the_rule_that_wins(world: World, choice: str | None) -> None:
     """By the simulated time of each rule; one that is asked for stays."""
     first, client = world.launch(), world.client("operator")
     varuna = {**form_of(client, first), "policy": "varuna", "steps": 7}
     client.post(f"/runs/{first.pk}/clone/", varuna)
     run = Run.objects.get(job__name="three v2")
     values = form_of(client, run) | {"policy": "atlas", "sharing": "temporal", "microbatches": 8}
-    client.post(f"/runs/{run.pk}/clone/", values if asked is None else {**values, "contention": asked})
+    client.post(f"/runs/{run.pk}/clone/", values if choice is None else {**values, "contention": choice})
     document = Run.objects.get(job__name="three v3").job.document
     scenario = parse(TrainJob, document).pass_scenario
     times = {
         rule: simulate(scenario.model_copy(update={"contention": rule})).makespan or 0.0 for rule in RULES
     }
     rule = document["strategy"]["contention"]
-    assert rule == asked if asked == "fifo" else times[rule] == min(times.values())
-    said = client.get(f"/runs/{Run.objects.get(job__name='three v3').pk}/").content.decode()
-    assert f"links {contention_name(rule)}" in said
+    assert rule == choice if choice == "fifo" else times[rule] == min(times.values())
+    page = client.get(f"/runs/{Run.objects.get(job__name='three v3').pk}/").content.decode()
+    assert f"links {contention_name(rule)}" in page
 
 
 @pytest.mark.parametrize("key", ["x" * 65, "line\nbreak", "\x00"])
@@ -128,26 +128,26 @@ def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: W
     assert (values["steps"], values["policy"]) == (50, "atlas")
     values |= {"steps": 7, "lr": 0.02, "policy": "varuna", "clip": ""}
     response = client.post(f"/runs/{run.pk}/clone/", values)
-    made = Run.objects.get(job__name="three v2")
-    assert response["Location"] == f"/runs/{made.pk}/"
-    document = made.job.document
+    clone = Run.objects.get(job__name="three v2")
+    assert response["Location"] == f"/runs/{clone.pk}/"
+    document = clone.job.document
     assert (document["optimizer"]["steps"], document["optimizer"]["lr"], document["strategy"]["policy"]) == (
         7,
         0.02,
         "varuna",
     )
     made_of, copied = fields_of(document), fields_of(run.job.document)
-    kept = made_of.keys() - {"optimizer.steps", "optimizer.lr", "strategy.policy", "strategy.contention"}
-    assert {path: made_of[path] for path in kept & copied.keys()} == {
-        path: copied[path] for path in kept & copied.keys()
+    same = made_of.keys() - {"optimizer.steps", "optimizer.lr", "strategy.policy", "strategy.contention"}
+    assert {path: made_of[path] for path in same & copied.keys()} == {
+        path: copied[path] for path in same & copied.keys()
     }
     # Varuna's pipelines share no link.
     assert (copied["strategy.contention"], made_of.get("strategy.contention")) == ("rank", None)
-    assert kept - copied.keys() <= {"cell.microbatches", "cell.micro_batch", "optimizer.seed"}
+    assert same - copied.keys() <= {"cell.microbatches", "cell.micro_batch", "optimizer.seed"}
     parse(TrainJob, document)
     row = AuditEntry.objects.get(verb="clone")
     assert (row.before["optimizer.steps"], row.after["optimizer.steps"]) == (50, 7)
-    assert form_of(client, made)["name"] == "three v3"
+    assert form_of(client, clone)["name"] == "three v3"
 
 
 def test_a_clone_takes_a_limit_for_each_stage_and_offers_it_again(world: World) -> None:
@@ -192,8 +192,8 @@ def near_the_limit(world: World) -> Run:
 def test_a_clone_that_needs_more_memory_than_there_is_says_so_at_the_field(world: World) -> None:
     run, client = near_the_limit(world), world.client("operator")
     values = {**form_of(client, run), "microbatches": 400}
-    for asked in ({}, {"check": "1"}):
-        response = client.post(f"/runs/{run.pk}/clone/", {**values, **asked})
+    for extra in ({}, {"check": "1"}):
+        response = client.post(f"/runs/{run.pk}/clone/", {**values, **extra})
         assert response.status_code == 422
         (error,) = response.context["form"].errors["microbatches"]
         assert "of 80 GiB (a100-80g)" in error

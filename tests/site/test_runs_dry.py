@@ -55,10 +55,10 @@ def test_gpus_that_are_silent_or_busy_only_delay(world: World) -> None:
     from webapp.jobs.allocate import allocate
 
     world.hear(*world.nodes[:2])
-    found = checks(world)
-    assert "4 do not answer" in found["GPUs in west"]["text"]
-    assert not found["GPUs in west"]["ok"]
-    assert not found["GPUs in west"]["blocks"]
+    by_name = checks(world)
+    assert "4 do not answer" in by_name["GPUs in west"]["text"]
+    assert not by_name["GPUs in west"]["ok"]
+    assert not by_name["GPUs in west"]["blocks"]
     world.hear()
     assert allocate(world.launch())
     assert "0 of 4 emulated GPUs are idle, 4 needed" in checks(world)["GPUs in east"]["text"]
@@ -66,10 +66,10 @@ def test_gpus_that_are_silent_or_busy_only_delay(world: World) -> None:
 
 def test_links_that_have_changed_or_gone_are_named(world: World) -> None:
     WanLink.objects.filter(pk=world.link.pk).update(latency_ms=40)
-    found = checks(world)
-    assert not found["Link east – mid"]["ok"]
-    assert "40 ms" in found["Link east – mid"]["text"]
-    assert "assumes 10 ms" in found["Link east – mid"]["text"]
+    by_name = checks(world)
+    assert not by_name["Link east – mid"]["ok"]
+    assert "40 ms" in by_name["Link east – mid"]["text"]
+    assert "assumes 10 ms" in by_name["Link east – mid"]["text"]
     WanLink.objects.exclude(pk=world.link.pk).delete()
     assert "no longer in the inventory" in checks(world)["Link mid – west"]["text"]
 

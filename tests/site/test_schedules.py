@@ -56,8 +56,8 @@ def form(world: World, **changes: Any) -> ScheduleForm:
 def test_the_form_makes_the_scenario_that_the_command_line_reads(world: World) -> None:
     filled = form(world)
     assert filled.is_valid(), filled.errors
-    made = simulate(parse(Scenario, {**filled.scenario, "policy": "atlas"}))
-    assert made.makespan == 36
+    result = simulate(parse(Scenario, {**filled.scenario, "policy": "atlas"}))
+    assert result.makespan == 36
     assert filled.computation["policies"] == ["gpipe", "atlas"]
 
 

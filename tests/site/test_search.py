@@ -54,8 +54,8 @@ def filled(world: World) -> World:
 
 
 def kinds(world: World, person: str, q: str) -> set[str]:
-    found = finding.search(world.users[person], SearchText.of(q), 5)
-    return {group.name for group in found}
+    groups = finding.search(world.users[person], SearchText.of(q), 5)
+    return {group.name for group in groups}
 
 
 def test_each_role_finds_what_it_may_see_and_can_open_it(filled: World) -> None:

@@ -85,13 +85,13 @@ def test_where_it_cannot_run_it_fails_with_the_reason(world: World) -> None:
 def test_the_orders_of_a_refined_option_are_run_as_they_are(world: World) -> None:
     plan = world.plan
     plan.request = {**plan.request, "policy": "auto"}
-    found = solve(parse(PlanRequest, plan.request)).as_dict()
-    best = found["best"]
+    answer = solve(parse(PlanRequest, plan.request)).as_dict()
+    best = answer["best"]
     atlas = parse(PlanRequest, {**plan.request, "policy": "atlas"})
     timeline = simulated(atlas, solve(atlas).options[best]).timeline
     assert timeline is not None
-    found["options"][best]["schedule"] = str(timeline.schedule)
-    plan.result = found
+    answer["options"][best]["schedule"] = str(timeline.schedule)
+    plan.result = answer
     plan.save()
     run = world.launch()
     assert run.job.document["strategy"]["schedule"] == str(timeline.schedule)

@@ -150,8 +150,8 @@ def test_a_clone_keeps_the_workers_and_changes_what_it_says(world: World) -> Non
     form = client.get(address).context["form"]
     assert "policy" not in form.fields
     sent = {name: form[name].value() for name in form.fields if form[name].value() is not None}
-    made = client.post(address, {**sent, "gradients": "device", "accumulation": 2, "memory_gib": 0.002})
-    assert made.status_code == 302, made.context["form"].errors
+    response = client.post(address, {**sent, "gradients": "device", "accumulation": 2, "memory_gib": 0.002})
+    assert response.status_code == 302, response.context["form"].errors
     document = Run.objects.latest("pk").job.document
     assert (document["strategy"]["gradients"], document["cell"]["accumulation"]) == ("device", 2)
     assert document["strategy"]["gpu"]["memory_bytes"] == pytest.approx(0.002 * 2**30)

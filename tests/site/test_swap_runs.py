@@ -199,8 +199,8 @@ def test_all_nodes_hear_that_the_run_is_to_end_after_an_iteration(world: World) 
     world.hear(*Node.objects.filter(name__in=NODES), ranks=seen)
     sent: list[tuple[str, str, dict[str, Any]]] = []
     reconcile(lambda *message: sent.append(message))
-    asked = [node for node, task, kwargs in sent if task == "workers.stop_ranks" and kwargs.get("boundary")]
-    assert asked == list(NODES)
+    nodes = [node for node, task, kwargs in sent if task == "workers.stop_ranks" and kwargs.get("boundary")]
+    assert nodes == list(NODES)
 
 
 class Hosts:

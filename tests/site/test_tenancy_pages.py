@@ -121,10 +121,12 @@ def test_the_form_offers_only_data_centres_of_the_team_that_the_model_runs_on(wo
 
 
 def test_a_tenant_is_told_of_no_keys_to_pages_that_it_has_not(world: Any) -> None:
-    asked, told = (world.client(who).get("/account/").content.decode() for who in ("tenant", "viewer"))
-    assert "On a timeline" in told
-    assert "On a timeline" not in asked
-    assert "<dd>nodes</dd>" not in asked
+    own_page, tenant_page = (
+        world.client(who).get("/account/").content.decode() for who in ("tenant", "viewer")
+    )
+    assert "On a timeline" in tenant_page
+    assert "On a timeline" not in own_page
+    assert "<dd>nodes</dd>" not in own_page
 
 
 def test_another_tenants_ids_do_not_exist(world: Any) -> None:
@@ -155,16 +157,16 @@ def test_the_review_shows_what_running_and_planned_runs_leave(world: Any) -> Non
     tenancy = ask(world)
     run = serve(train(world))
     page = world.client("admin").get(f"/tenancies/{tenancy.pk}/review/")
-    found = page.context["forecast"]
-    cells = found.supply.cells
+    forecast = page.context["forecast"]
+    cells = forecast.supply.cells
     east = next(row for row in cells if row.cell.dc == world.dcs[0])
     assert {row.cell.dc.name for row in cells} == {"east", "mid"}
     assert {row.cell.run.pk for row in cells} == {run.pk}
     pattern = east.cell.fleet.pattern
     most = (pattern.gpus * pattern.period_ms - pattern.busy_ms) / pattern.period_ms * 60_000
     assert 0 < east.tokens_per_min <= most / east.cell.latency.ms(1024) * 1024
-    assert found.running == pytest.approx(sum(row.tokens_per_min for row in cells))
-    assert found.new.after["p95"] is not None
+    assert forecast.running == pytest.approx(sum(row.tokens_per_min for row in cells))
+    assert forecast.new.after["p95"] is not None
     assert f'href="/runs/{run.pk}/"' in text(page)
     Node.objects.update(gpus=4)
     planned = serve(world.launch())
@@ -192,7 +194,7 @@ def test_more_sold_means_later_or_refused(world: Any) -> None:
 
 def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
     run, tenancy, client = train(world), ask(world), world.client("admin")
-    asked = {
+    request = {
         "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0},
         "queue": 1,
         "guard_ms": 3,
@@ -200,7 +202,7 @@ def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
     }
 
     def forecast(**changes: Any) -> Any:
-        serve(run, **asked, **changes)
+        serve(run, **request, **changes)
         page = client.get(f"/tenancies/{tenancy.pk}/review/?tokens_per_min=1000000&ttft_ms=60000")
         return page.context["forecast"]
 
@@ -368,8 +370,8 @@ def test_the_examples_of_the_tenants_page_are_whole(world: Any) -> None:
     give_key(world)
     page = text(world.client("tenant").get("/prefill/"))
     curl, python = (
-        html.unescape(found)
-        for found in re.findall(r'<code id="example-[a-z]+"[^>]*>(.*?)</code>', page, re.DOTALL)
+        html.unescape(example)
+        for example in re.findall(r'<code id="example-[a-z]+"[^>]*>(.*?)</code>', page, re.DOTALL)
     )
     words = shlex.split(curl)
     assert words[:2] == ["curl", "http://testserver/v1/completions"]

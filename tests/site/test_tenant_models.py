@@ -39,9 +39,9 @@ def test_a_model_that_others_buy_can_be_asked_for_and_has_no_price_yet(world: An
     assert (row.model, row.tenancy, row.price, row.where) == ("mine", None, None, ["east"])
     assert "set with the approval" in text(page)
     assert 'href="/tenancies/new/?model=mine"' in text(page)
-    asked = ask(world)
+    tenancy = ask(world)
     assert "<dt>Price</dt><dd>set with the approval</dd>" in text(
-        world.client("tenant").get(f"/tenancies/{asked.pk}/")
+        world.client("tenant").get(f"/tenancies/{tenancy.pk}/")
     )
 
 

@@ -99,8 +99,8 @@ def test_gpus_on_several_nodes_are_no_group(world: World) -> None:
     Node.objects.update(gpus=3)
     run = launched(world)
     assert specs_of(run) == []
-    said = "Waits for 4 GPUs in east, 2 on one node for each stage, 2 are idle: there are 2 in total"
-    assert said in run.waits_for
+    message = "Waits for 4 GPUs in east, 2 on one node for each stage, 2 are idle: there are 2 in total"
+    assert message in run.waits_for
     supply = GpuInventory([(world.team.pk, DOCUMENT)]).supply(world.team.pk, DOCUMENT)
     assert [(pool.needed, pool.idle, pool.total) for pool in supply.values()] == [(4, 2, 2)] * 2
     Node.objects.update(gpus=5)

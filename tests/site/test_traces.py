@@ -101,9 +101,9 @@ def test_the_timeline_has_every_op_where_it_was_measured(world: World, operator:
 
 def test_what_ifs_are_answered_next_to_the_measured_figures(world: World, operator: Client) -> None:
     computation = trace(world)
-    asked = {"equal_workers": "on", "factors": "1, 0.5", "idempotency_key": "once"}
+    request = {"equal_workers": "on", "factors": "1, 0.5", "idempotency_key": "once"}
     for _ in range(2):
-        answer = operator.post(f"/traces/{computation.pk}/what-if/", asked)
+        answer = operator.post(f"/traces/{computation.pk}/what-if/", request)
         assert answer["Location"] == f"/traces/{computation.pk}/"
     question = Computation.objects.get(kind=ComputationKind.WHAT_IF)
     assert question.request == {"questions": ["equal-workers", "stages=1,0.5"]}
@@ -120,7 +120,7 @@ def test_what_ifs_are_answered_next_to_the_measured_figures(world: World, operat
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("change", "why"),
     [
         ({}, "Nothing is different"),
         ({"factors": "1"}, "2 are needed"),
@@ -131,9 +131,9 @@ def test_what_ifs_are_answered_next_to_the_measured_figures(world: World, operat
     ],
 )
 def test_a_what_if_that_cannot_be_is_refused_at_its_field(
-    world: World, operator: Client, asked: dict[str, str], why: str
+    world: World, operator: Client, change: dict[str, str], why: str
 ) -> None:
-    answer = operator.post(f"/traces/{trace(world).pk}/what-if/", asked)
+    answer = operator.post(f"/traces/{trace(world).pk}/what-if/", change)
     assert why in problems(answer)
     assert not Computation.objects.of(ComputationKind.WHAT_IF).exists()
 

@@ -29,8 +29,8 @@ def test_the_timeline_shows_the_median_iteration(width: int, theme: Any) -> None
         expect(page.locator("[data-totals-line]")).to_contain_text("Bubbles from")
         page.get_by_role("button", name="Show as table").click()
         expect(page.locator("[data-table] tbody tr").first).to_contain_text("Forward, microbatch 1")
-        found = Axe().run(page).response["violations"]
-        grave = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+        violations = Axe().run(page).response["violations"]
+        grave = [rule for rule in violations if rule["impact"] in ("serious", "critical")]
         assert not grave, [(rule["id"], rule["nodes"][0]["html"][:300]) for rule in grave]
         assert_fits(page)
         assert complaints == []

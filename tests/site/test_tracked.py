@@ -36,6 +36,6 @@ def test_a_folder_that_a_node_does_not_open_is_said_before_a_launch(world: World
         node.save()
     document = changed(run.job.document, {"tracking": {"tensorboard": "/elsewhere"}})
     checks = dry_run_document(document, world.team)["checks"]
-    said = [check["text"] for check in checks if check["name"].startswith("Files in")]
-    assert said
-    assert all("tracking.tensorboard" in text for text in said)
+    texts = [check["text"] for check in checks if check["name"].startswith("Files in")]
+    assert texts
+    assert all("tracking.tensorboard" in text for text in texts)

@@ -32,18 +32,18 @@ def planned(world: World, **changes: Any) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, r"a stand-in of \d+,\d{3} parameters with the planned times"),
         ({"device": "cpu"}, r"a stand-in of \d+,\d{3} parameters with its own times"),
     ],
 )
-def test_button_check_and_run_say_what_is_trained(world: World, changes: Any, said: str) -> None:
+def test_button_check_and_run_say_what_is_trained(world: World, changes: Any, message: str) -> None:
     Node.objects.update(device=changes.get("device", "emulated"))
     plan = planned(world, **changes)
     client, best = world.client("operator"), plan.result["best"]
     check = next(c for c in dry_run(plan, best)["checks"] if c["name"] == "Model")
-    words = re.fullmatch(rf"A launch trains ({said})\.", check["text"])
+    words = re.fullmatch(rf"A launch trains ({message})\.", check["text"])
     assert words, check
     page = unescape(client.get(f"/plans/{plan.pk}/").content.decode())
     what = f"trains {re.escape(words[1])}"

@@ -140,7 +140,7 @@ def test_a_model_that_only_a_coordinator_knows_can_be_asked_for_and_quoted(world
     assert "tiny-bytes" in page
     stranger = world.client("stranger").get("/tenancies/new/").content.decode()
     assert "tiny-bytes" not in stranger
-    asked = Tenancy(
+    tenancy = Tenancy(
         team=world.team,
         name="Tiny",
         model="tiny-bytes",
@@ -148,9 +148,9 @@ def test_a_model_that_only_a_coordinator_knows_can_be_asked_for_and_quoted(world
         asked_ttft_ms=400,
         asked_days=9,
     )
-    services.request_tenancy(world.users["tenant"], asked, world.dcs[:1])
-    assert world.client("admin").get(f"/tenancies/{asked.pk}/review/").status_code == 200
-    granted = services.approve_tenancy(world.users["admin"], asked, limits(), world.dcs[:1], oversell=True)
+    services.request_tenancy(world.users["tenant"], tenancy, world.dcs[:1])
+    assert world.client("admin").get(f"/tenancies/{tenancy.pk}/review/").status_code == 200
+    granted = services.approve_tenancy(world.users["admin"], tenancy, limits(), world.dcs[:1], oversell=True)
     _, secret = give_key(world, granted)
     body = call(secret, ask_for(100, "tiny-bytes@east")).json()
     assert (body["admitted"], body["basis"], body["ttft_ms"]) == (True, "coordinator", None)
@@ -353,9 +353,9 @@ def test_a_request_asks_the_database_five_times_before_it_is_handed_in(
     caller(request)  # notes that the key was used
     with django_assert_num_queries(3):
         key = caller(request)
-    asked = read("completion", {"model": "llama-3-8b", "prompt": "Once", "max_tokens": 1})
+    body = read("completion", {"model": "llama-3-8b", "prompt": "Once", "max_tokens": 1})
     with django_assert_num_queries(2):
-        admission = admit(key, asked)
+        admission = admit(key, body)
     assert [coordinator.dc_name for coordinator in admission.coordinators] == ["east"]
     # Was it written; the event, in a savepoint; it is no longer open; all in a transaction, here a savepoint.
     with django_assert_num_queries(7):
@@ -386,7 +386,7 @@ def test_no_prompt_and_no_key_is_kept_anywhere(world: Any, caplog: pytest.LogCap
     assert secret not in caplog.text
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names():
-            asked = f'SELECT count(*) FROM "{table}" AS t WHERE t::text LIKE %s OR t::text LIKE %s'
-            cursor.execute(asked, [f"%{marker}%", f"%{secret}%"])
+            query = f'SELECT count(*) FROM "{table}" AS t WHERE t::text LIKE %s OR t::text LIKE %s'
+            cursor.execute(query, [f"%{marker}%", f"%{secret}%"])
             assert cursor.fetchone() == (0,), table
     assert not AuditEntry.objects.filter(message__contains=marker).exists()

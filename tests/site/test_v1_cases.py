@@ -78,8 +78,8 @@ def values() -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "value"), [*values()])
 def test_a_value_is_a_value_whatever_its_type(name: str, value: Any) -> None:
     for kind, body in (("completion", ASK), ("chat", CHAT)):
-        made = read(kind, {**body, name: value})  # type: ignore[arg-type]
-        assert json.dumps(made.fields["max_tokens"]) in ("4", "16", "256")
+        request = read(kind, {**body, name: value})  # type: ignore[arg-type]
+        assert json.dumps(request.fields["max_tokens"]) in ("4", "16", "256")
 
 
 @pytest.mark.parametrize("name", SAME)

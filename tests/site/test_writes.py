@@ -20,7 +20,7 @@ HARMLESS = re.compile(
 
 
 def test_nothing_writes_outside_services() -> None:
-    found = []
+    lines = []
     for path in sorted((ROOT / "webapp").rglob("*.py")):
         folder = path.relative_to(ROOT / "webapp").parts[0]
         if folder in {"servers", "supervisor"} or "migrations" in path.parts or path.name in SERVICES:
@@ -29,8 +29,8 @@ def test_nothing_writes_outside_services() -> None:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if WRITES.search(line) and not HARMLESS.search(line) and "def " not in line:
-                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
-    assert found == []
+                lines.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert lines == []
 
 
 def test_no_migration_is_missing(db: Any) -> None:

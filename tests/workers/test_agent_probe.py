@@ -25,9 +25,9 @@ def _no_node_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener("127.0.0.1", 0, SECRET.encode(), LONGEST_LISTEN_S)
-    yield made
-    made.close()
+    new = Listener("127.0.0.1", 0, SECRET.encode(), LONGEST_LISTEN_S)
+    yield new
+    new.close()
 
 
 def peer(port: int, host: str = "127.0.0.1") -> PeerAddress:

@@ -206,12 +206,12 @@ def test_ranks_outlive_their_agent_and_the_next_one_takes_them_over(
         assert len(pids) == 2
         agent.send_signal(number)
         agent.wait(LIMIT_S)
-        told = len(events(client, "step"))
+        before_steps = len(events(client, "step"))
         assert living(pids) == pids
         ledger = json.loads((broker.var / "agents" / "a" / "runs.json").read_text())
         assert {state for state, *_ in ledger["r1"]["ranks"].values()} == {"running"}
         agent = started(broker)
-        until(lambda: len(events(client, "step")) > told + 5)
+        until(lambda: len(events(client, "step")) > before_steps + 5)
         assert living(pids) == pids
         dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 5})
         until(lambda: "stopped" in states(client))

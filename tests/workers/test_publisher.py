@@ -56,9 +56,9 @@ def test_events_go_out_in_order_with_node_and_growing_ids(valkey: EmbeddedServer
     until(lambda: sender.waiting == 0 and len(stream(valkey)) == 1000)
     sender.stop(LIMIT_S)
     events = stream(valkey)
-    assert [said["iteration"] for said in events] == list(range(1000))
-    assert {(said["node"], said["loss"]) for said in events} == {("a", None)}
-    ids = [said["id"] for said in events]
+    assert [one["iteration"] for one in events] == list(range(1000))
+    assert {(one["node"], one["loss"]) for one in events} == {("a", None)}
+    ids = [one["id"] for one in events]
     assert ids == sorted(set(ids))
 
 
@@ -92,7 +92,7 @@ def test_none_is_lost_while_the_broker_is_killed_twice(valkey: EmbeddedServers, 
         source.join()
     until(lambda: sender.waiting == 0)
     sender.stop(LIMIT_S)
-    numbers = [said["iteration"] for said in stream(valkey)]
+    numbers = [one["iteration"] for one in stream(valkey)]
     assert set(numbers) == set(range(sent))
     assert len(numbers) - sent <= 3 * 256  # repeated at most the batches in flight
     assert sender.lost == 0
@@ -118,7 +118,7 @@ def test_what_could_not_be_sent_before_the_end_is_sent_by_the_next_life(
     second.put(event("boundary", iteration=500))
     until(lambda: second.waiting == 0)
     second.stop(LIMIT_S)
-    assert [said["iteration"] for said in stream(valkey)] == list(range(501))
+    assert [one["iteration"] for one in stream(valkey)] == list(range(501))
 
 
 def test_stop_waits_for_a_broker_that_hangs_as_long_as_it_is_told(tmp_path: Path) -> None:
@@ -186,4 +186,4 @@ def test_heartbeats_do_not_pile_up(valkey: EmbeddedServers, tmp_path: Path) -> N
     until(arrives, every_s=0.1)
     sender.stop(LIMIT_S)
     # The one that was in its hands when the broker came back may go out.
-    assert {said["gpus"] for said in stream(valkey)} <= {49, *range(50, next(later))}
+    assert {one["gpus"] for one in stream(valkey)} <= {49, *range(50, next(later))}

@@ -78,17 +78,17 @@ def test_text_is_shown_with_its_tokenizer_and_without(tmp_path: Path) -> None:
         (tmp_path / "books" / f"{name}.txt").write_text(f"{name}: the old man and the sea\n" * 40)
     byte_folder(tmp_path / "tokenizer")
     tokenizer = {"vocab": 257, "tokenizer": str(tmp_path / "tokenizer" / "tokenizer.json")}
-    said = []
+    samples = []
     for model in (TEXT, TEXT | tokenizer):
         document = {**JOB, "model": model, "data": {"a": str(tmp_path / "books")}}
         answer = previewed(tmp_path, document)
-        said.append([(sample.source, [part.text for part in sample.parts]) for sample in answer.samples])
+        samples.append([(sample.source, [part.text for part in sample.parts]) for sample in answer.samples])
         job = parse(TrainJob, document)
         tokens, _ = corpus_of(job).batch(0, job.cell.global_batch, np.arange(job.cell.global_batch))
-        for (source, (text,)), ids in zip(said[-1], tokens.tolist(), strict=True):
+        for (source, (text,)), ids in zip(samples[-1], tokens.tolist(), strict=True):
             assert text.encode()[:-1] == bytes(ids)
             assert text in Path(source).read_text()
-    assert said[0] == said[1], "ids of this tokenizer are bytes"
+    assert samples[0] == samples[1], "ids of this tokenizer are bytes"
 
 
 def test_a_long_sample_is_cut(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_long_sample_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ({"files": "{folder}/missing"}, "no such file or folder"),
         ({"prepared": "{folder}/missing"}, "must be a folder of `meridian data prepare`"),
@@ -112,7 +112,7 @@ def test_a_long_sample_is_cut(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_said_and_nothing_else(
-    tmp_path: Path, data: dict[str, str], said: str
+    tmp_path: Path, data: dict[str, str], message: str
 ) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "key").write_text("secret " * 100)
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_said_and_nothing_else(
     paths = {name: path.format(folder=tmp_path) for name, path in data.items()}
     answer = previewed(tmp_path, {**JOB, "data": {"files": None, **paths}})
     assert answer.samples == ()
-    assert said in answer.error
+    assert message in answer.error
 
 
 def test_a_tokenizer_that_does_not_fit_is_named(tmp_path: Path) -> None:

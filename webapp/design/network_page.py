@@ -244,9 +244,9 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
             label=label,
             value=DASH if saved is None else f"{100 * saved:,.1f}",
             unit="%",
-            beside=f"{kept / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}",
+            beside=f"{part / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}",
         )
-        for label, saved, kept, whole, unit in (
+        for label, saved, part, whole, unit in (
             (
                 "Cost saved by rail-only",
                 fabric["cost_saving"],

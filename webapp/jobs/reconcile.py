@@ -264,12 +264,12 @@ def _not_waited_for(run: Run, left: list[RankState]) -> list[RankState]:
 
     Their GPUs stay taken, and the stops go on, until they are known to be gone (`_clean_up`).
     """
-    heard, killed = (timedelta(seconds=seconds) for seconds in settings.STOP_LOOK_AGAIN_S)
+    first_wait, killed = (timedelta(seconds=seconds) for seconds in settings.STOP_LOOK_AGAIN_S)
     since = run.status_since
     waited = timezone.now() - since
     if waited >= killed or waited < -silence():  # our clock was set back: nobody knows how long it was
         return left
-    if waited < heard:
+    if waited < first_wait:
         return []
     return [rank for rank in left if rank.node.last_seen is None or rank.node.last_seen < since]
 
@@ -283,7 +283,7 @@ def _unheard(ranks: list[RankState]) -> str:
     )
 
 
-def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
+def _surely_gone(run: Run, rank: RankState, asked_at: datetime) -> bool:
     """Whether `rank` cannot be running: never sent, not known to a node that answers, or its node is dead."""
     if rank.dispatched_at is None:
         return True
@@ -291,8 +291,8 @@ def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
     if node.last_seen is None or node.state == NodeState.SILENT:
         since = liveness.listening_since()
         # Time in which no node could be heard says nothing of this one.
-        return since is not None and timezone.now() - _later(asked, since) > 3 * silence()
-    return node.last_seen > asked + REPORT_LAG and not _reported(run, rank, alive=True)
+        return since is not None and timezone.now() - _later(asked_at, since) > 3 * silence()
+    return node.last_seen > asked_at + REPORT_LAG and not _reported(run, rank, alive=True)
 
 
 def _ask_for_boundary(run: Run, send: Send) -> None:

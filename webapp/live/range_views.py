@@ -21,16 +21,16 @@ def run_ranges(request: HttpRequest, pk: int) -> JsonResponse:
     """The kept ranges of a run; a POST of `from` and `to` (iterations from 0) keeps one more."""
     run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
     if request.method != "POST":
-        return JsonResponse({"ranges": [entry(kept) for kept in kept_ranges(run)]})
+        return JsonResponse({"ranges": [entry(span_range) for span_range in kept_ranges(run)]})
     first, last = (whole(request.POST.get(name), LATEST) for name in ("from", "to"))
     if first is None or last is None or first > last:
         error = "from, to: must be the first and the last iteration of the range, counted from 0"
         return JsonResponse({"error": error}, status=400)
     try:
-        kept = keep_range(request.user, run, first, last)
+        span_range = keep_range(request.user, run, first, last)
     except NotKept as error:
         return JsonResponse({"error": str(error)}, status=409)
-    return JsonResponse({"range": entry(kept) | {"iterations": kept.iterations}})
+    return JsonResponse({"range": entry(span_range) | {"iterations": span_range.iterations}})
 
 
 @require_POST

@@ -23,15 +23,15 @@ def iterations_held() -> dict[int, list[tuple[int, int]]]:
     return dict(by_range)
 
 
-def entry(kept: KeptRange) -> dict[str, Any]:
+def entry(span_range: KeptRange) -> dict[str, Any]:
     """One range as JSON; iterations from 0."""
     return {
-        "id": kept.pk,
-        "from": kept.first,
-        "to": kept.last,
-        "bytes": kept.bytes,
-        "by": kept.created_by.username if kept.created_by else None,
-        "at": unix(kept.created_at),
+        "id": span_range.pk,
+        "from": span_range.first,
+        "to": span_range.last,
+        "bytes": span_range.bytes,
+        "by": span_range.created_by.username if span_range.created_by else None,
+        "at": unix(span_range.created_at),
     }
 
 
@@ -41,8 +41,8 @@ def nearest(run: Run, first: int, last: int) -> dict[str, int] | None:
     They are the kept range, else the one iteration. None: the run has no spans at all.
     """
     spans = SpanBatch.objects.filter(run=run)
-    before = spans.filter(iteration__lt=first).aggregate(found=Max("iteration"))["found"]
-    after = spans.filter(iteration__gt=last).aggregate(found=Min("iteration"))["found"]
+    before = spans.filter(iteration__lt=first).aggregate(last=Max("iteration"))["last"]
+    after = spans.filter(iteration__gt=last).aggregate(first=Min("iteration"))["first"]
     if before is None and after is None:
         return None
     earlier = after is None or (before is not None and first - before < after - last)

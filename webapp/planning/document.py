@@ -118,11 +118,11 @@ def train_fields(
     used = [part["dc"] for part in option["partitions"]]
     names = list(dict.fromkeys(used))
     sites = {dc["name"]: dc for dc in request["datacenters"]}
-    kept = ("name", "gpus", "hb_domain")
+    fields = ("name", "gpus", "hb_domain")
     job = request["job"]
     document = {
         "datacenters": [
-            {field: sites[name][field] for field in kept if sites[name].get(field) is not None}
+            {field: sites[name][field] for field in fields if sites[name].get(field) is not None}
             for name in names
         ],
         "links": [link for link in request.get("links", []) if set(link["between"]) <= set(names)],

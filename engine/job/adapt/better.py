@@ -22,11 +22,11 @@ def better(
     Layouts lead all pipelines through the same data centres, and may take GPUs in `reserve`. A run whose
     pipelines differ gets none of them.
     """
-    found = None if spec.job.is_mixed else better_layout(spec, conditions, than_s=than_s, reserve=reserve)
+    faster = None if spec.job.is_mixed else better_layout(spec, conditions, than_s=than_s, reserve=reserve)
     if spec.job.cell.devices is None:
-        return found
+        return faster
     placed = better_placement(spec, conditions, than_s=than_s, steps=steps)
-    each = [layout for layout in (found, placed) if layout is not None]
+    each = [layout for layout in (faster, placed) if layout is not None]
     return min(each, key=lambda layout: _total_s(layout, steps), default=None)
 
 
@@ -39,10 +39,10 @@ def better_placement(
     (engine.job.adapt.placements) are simulated with the job's policy on the measured times.
     """
     job = spec.job
-    found = placements(spec, spec.ranks, job.cell.pipelines, conditions)
+    grids = placements(spec, spec.ranks, job.cell.pipelines, conditions)
     name = Estimate(job, job.cell.pipelines, conditions).name
     now = name(present(spec))
-    others = [grid for grid in found if name(grid) != now]
+    others = [grid for grid in grids if name(grid) != now]
     most = MOST_SEARCHED if job.pipeline_strategy.policy in SEARCHING else MOST_TIMED
     each = [layout for grid in others[:most] for layout in timed_placements(spec, grid, conditions)]
     faster = [one for one in each if one.iteration_s < than_s and one.move_s < float("inf")]
@@ -54,11 +54,11 @@ def timed_placements(spec: LaunchSpec, grid: Grid, conditions: Conditions) -> li
     job, ranks = spec.job, ranks_of(grid)
     between = conditions.between(job)
     total = job.cell.pipelines * job.cell.microbatches_of_step // len(grid)
-    found = [
+    with_times = [
         timed(spec, ranks, _changes_of(spec, grid, passes), conditions) for passes in passes_of(job, total)
     ]
     move = move_s(spec, ranks, between)
-    return [replace(one, move_s=move) for one in found if one is not None]
+    return [replace(one, move_s=move) for one in with_times if one is not None]
 
 
 def _changes_of(spec: LaunchSpec, grid: Grid, passes: tuple[int, int]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
     runs = {
         kind: np.any((schedule.ops != NO_OP) & ((schedule.ops & 3) == kind), axis=(0, 2)) for kind in OpKind
     }
-    found: dict[Quantity, float] = {
+    held_ms: dict[Quantity, float] = {
         (kind.name, stage): float(whole[kind, stage])
         for kind in OpKind
         for stage in range(scenario.stages)
@@ -44,10 +44,10 @@ def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
     holds = scenario.hop_times(schedule.sharing)
     for hop, (low, high) in wan_hops(scenario).items():
         if holds[hop] > 0 and hop in schedule.traversal.hop_of:
-            found[LINK, low, high] = float(holds[hop])
+            held_ms[LINK, low, high] = float(holds[hop])
             if scenario.hop_latency[hop] > 0:
-                found[LATENCY, low, high] = float(scenario.hop_latency[hop])
-    return found
+                held_ms[LATENCY, low, high] = float(scenario.hop_latency[hop])
+    return held_ms
 
 
 def summary(spans: Iterable[Span]) -> list[list[Any]]:
@@ -75,11 +75,11 @@ def summary(spans: Iterable[Span]) -> list[list[Any]]:
 
 def slowest(summaries: Iterable[list[list[Any]]]) -> dict[Quantity, float]:
     """The summaries of all ranks as one: of each quantity the largest."""
-    found: dict[Quantity, float] = {}
+    longest_ms: dict[Quantity, float] = {}
     for rows in summaries:
         for name, lasted_ms in of_rows(rows).items():
-            found[name] = max(found.get(name, 0.0), lasted_ms)
-    return found
+            longest_ms[name] = max(longest_ms.get(name, 0.0), lasted_ms)
+    return longest_ms
 
 
 def scenario_as_measured(job: TrainJob, sharing: Sharing | None, factors: Measured) -> Scenario:

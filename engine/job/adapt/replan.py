@@ -54,16 +54,16 @@ def replan(
     )
     scenario = as_taken(job, present, measured)
     before_s = _iteration_s(job, present, scenario, sums_s)
-    found = _built(job, present, scenario, policy)
-    after_s = before_s if found is None else _iteration_s(job, found, scenario, sums_s)
+    schedule = _built(job, present, scenario, policy)
+    after_s = before_s if schedule is None else _iteration_s(job, schedule, scenario, sums_s)
     if after_s > before_s * (1 - LEAST_GAIN):
-        found, after_s = None, before_s
+        schedule, after_s = None, before_s
     return ReplanResult(
-        schedule=found,
+        schedule=schedule,
         policy=policy,
         before_s=before_s,
         after_s=after_s,
-        expected=planned(scenario, found or present),
+        expected=planned(scenario, schedule or present),
         planned_s=_iteration_s(job, present, as_taken(job, present, expected)),
     )
 

@@ -210,10 +210,10 @@ def _end_of_stage(layout: Layout, stage: Stage, tables: Tables) -> tuple[float, 
 def _memory_bytes(layout: Layout, stage: Stage, in_flight: int, tp: int, tables: Tables) -> float:
     """Bytes on one GPU: parameters, the activations of the microbatches in flight, and the framework."""
     sizes = tables.sizes.stage(layout.model, tp, stage.layers)
-    kept = layout.micro_batch * sum(size.kept_bytes for size in sizes)
+    kept_bytes = layout.micro_batch * sum(size.kept_bytes for size in sizes)
     return (
         tables.parameter_bytes * _parameters(layout, stage, tp, tables)
-        + min(in_flight, layout.microbatches) * kept
+        + min(in_flight, layout.microbatches) * kept_bytes
         + tables.framework_bytes
     )
 

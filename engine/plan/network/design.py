@@ -110,8 +110,8 @@ def fabric_pair(request: NetworkRequest, hb_domain: int) -> FabricPair:
     )
 
 
-def _saving(kept: float, whole: float) -> float | None:
-    return 1 - kept / whole if whole else None
+def _saving(cost: float, whole: float) -> float | None:
+    return 1 - cost / whole if whole else None
 
 
 def _spares(request: NetworkRequest, full: Fabric, rails: Fabric) -> Spares:

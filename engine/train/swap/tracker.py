@@ -322,26 +322,26 @@ class Tracker:
         if not self._hellos:
             self._return_to_nobody()
             return
-        found = resumed(self._journal, self._hellos)
-        for rank in found.let_go:
+        state = resumed(self._journal, self._hellos)
+        for rank in state.let_go:
             self._members.pop(rank).send(Leave())
-        self._epoch, self._step = found.epoch, found.step
-        if found.loss is not None and self._stepped < found.step - 1:
-            self._say_step(found.step - 1, *found.loss)
+        self._epoch, self._step = state.epoch, state.step
+        if state.loss is not None and self._stepped < state.step - 1:
+            self._say_step(state.step - 1, *state.loss)
         self._phase = "batch"
         if set(self._members) != set(self._journal.workers):
             self._note_change(lost=sorted(set(self._journal.workers) - set(self._members)))
-        self._ledger = Ledger(self._units, self._members, found.units)
+        self._ledger = Ledger(self._units, self._members, state.units)
         for rank, worker in self._members.items():
             worker.idle = True
-            if rank not in found.behind:
+            if rank not in state.behind:
                 worker.send(Abort())
-        if found.behind:
+        if state.behind:
             assert self._journal.committed is not None
             self._step -= 1
             self._phase = "stepping"
-            self._tell_commit([self._members[rank] for rank in found.behind], self._journal.committed)
-        elif any(found.units.values()):
+            self._tell_commit([self._members[rank] for rank in state.behind], self._journal.committed)
+        elif any(state.units.values()):
             self._advance()
         else:
             self._between_batches()

@@ -47,11 +47,11 @@ def model(shape: str = "grouped") -> "LlamaForCausalLM":
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(11)
-    made = LlamaForCausalLM(LlamaConfig(**TINY | SHAPES[shape])).eval()
+    llama = LlamaForCausalLM(LlamaConfig(**TINY | SHAPES[shape])).eval()
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in llama.named_parameters():
             parameter.normal_(1.0 if "norm" in name else 0.0, 0.25)
-    return made
+    return llama
 
 
 def save(folder: Path, shape: str = "grouped", **options: Any) -> Path:

@@ -168,16 +168,16 @@ class FastCoordinator:
     def _decode(self, request: str) -> None:
         if request not in self._decodes:
             return
-        said: dict[str, Any] = {"request": request}
+        answer: dict[str, Any] = {"request": request}
         left = self._decodes[request]
         if self.random.random() < 0.1 or not left:
             del self._decodes[request]
-            said |= {"end": "length"} if not left else {"failed": "KvTransferError"}
+            answer |= {"end": "length"} if not left else {"failed": "KvTransferError"}
         else:
             self._decodes[request] = left - 1
-            said["token"] = 7
+            answer["token"] = 7
             self.at(self.now_ms + 20, lambda: self._decode(request))
-        self.service.handle_decoder(said)
+        self.service.handle_decoder(answer)
 
     def stop(self, request: str) -> None:
         self._decodes.pop(request, None)

@@ -63,8 +63,8 @@ class LiveRun:
 
     def coordinator(self, dc: str) -> dict[str, Any] | None:
         """Where the coordinator of a data centre listens; None while it is closed."""
-        said = [event for event in self.of_kind("prefill_coordinator") if event["dc"] == dc]
-        return said[-1] if said and said[-1]["state"] == "open" else None
+        events = [event for event in self.of_kind("prefill_coordinator") if event["dc"] == dc]
+        return events[-1] if events and events[-1]["state"] == "open" else None
 
     def coordinator_states(self, dc: str) -> list[str]:
         """What the coordinator of a data centre was, one after the other: open, closed."""
@@ -123,9 +123,9 @@ class Gateway:
 
     async def tokens(self, request: str) -> list[int]:
         """The tokens of a request that went well."""
-        said = await self.ended(request)
-        assert isinstance(said[-1], Done), said
-        return [a.token for a in said if isinstance(a, Token)]
+        messages = await self.ended(request)
+        assert isinstance(messages[-1], Done), messages
+        return [a.token for a in messages if isinstance(a, Token)]
 
     async def close(self) -> None:
         self._reading.cancel()

@@ -127,10 +127,10 @@ class Receiver:
 
     def layers(self, request: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(keys, values) of every layer, each (kv heads, tokens, head size), of all stages in order."""
-        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        layers: list[tuple[torch.Tensor, torch.Tensor]] = []
         for stage in sorted(number for name, number in self.parts if name == request):
             shape, part = self.parts[request, stage]
-            if shape["first_layer"] != len(found):
+            if shape["first_layer"] != len(layers):
                 raise WrongError("layers are missing")
-            found += [(part[0, layer], part[1, layer]) for layer in range(shape["layers"])]
-        return found
+            layers += [(part[0, layer], part[1, layer]) for layer in range(shape["layers"])]
+        return layers

@@ -271,9 +271,9 @@ def test_answers_end_at_their_stop_at_the_models_end_and_at_their_length(coordin
         coordinator.ask(name, tokens=8, max_tokens=3, stop=("b",))
         chunk = coordinator.turn(coordinator.now_ms + 1)[0]
         coordinator.ran(chunk, token=first, cache=CACHE)
-    said = {m.request: m for m in coordinator.gateway.sent if m.kind == "done"}  # type: ignore[attr-defined]
-    assert (said["ended"].finish, said["ended"].completion_tokens) == ("stop", 0)  # type: ignore[attr-defined]
-    assert said["stopped"].finish == "stop"  # type: ignore[attr-defined]
+    messages = {m.request: m for m in coordinator.gateway.sent if m.kind == "done"}  # type: ignore[attr-defined]
+    assert (messages["ended"].finish, messages["ended"].completion_tokens) == ("stop", 0)  # type: ignore[attr-defined]
+    assert messages["stopped"].finish == "stop"  # type: ignore[attr-defined]
     ((key, token, most),) = coordinator.decoder.started
     assert (token, most) == (ord("c"), 2)
     coordinator.service.handle_decoder({"request": key, "token": ord("d")})
@@ -495,12 +495,12 @@ def test_a_coordinator_knows_what_it_delivered_when_the_gateway_is_gone(coordina
     coordinator.service.gateway_lost(coordinator.gateway)
     other = Box()
     coordinator.service.account(other, ["whole", "cut", "waits", "never"])
-    told = {said.request: (said.fate, said.prompt_tokens, said.tokens) for said in other.sent}  # type: ignore[attr-defined]
-    assert told == {
+    fates = {message.request: (message.fate, message.prompt_tokens, message.tokens) for message in other.sent}  # type: ignore[attr-defined]
+    assert fates == {
         "whole": ("done", 40, 1),
         "cut": ("cancelled", 40, 2),
         "waits": ("cancelled", 60, 0),
         "never": ("unknown", 0, 0),
     }
-    assert [said.is_delivered for said in other.sent] == [True, True, False, False]  # type: ignore[attr-defined]
+    assert [message.is_delivered for message in other.sent] == [True, True, False, False]  # type: ignore[attr-defined]
     assert other.sent[1].ttft_ms == ttft_ms  # type: ignore[attr-defined]

@@ -16,10 +16,10 @@ MOST_BYTES = 60  # of each request that has ended: what is kept of the latest on
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> FastCoordinator:
-    made = FastCoordinator(tmp_path)
+    new = FastCoordinator(tmp_path)
     for _ in range(6):
-        made.iterate()
-    return made
+        new.iterate()
+    return new
 
 
 def nothing_is_left(coordinator: FastCoordinator) -> None:
@@ -50,11 +50,11 @@ def test_requests_that_ended_take_no_memory(coordinator: FastCoordinator) -> Non
         coordinator.iterate(AN_ITERATION)
     for _ in range(3):
         coordinator.iterate()
-    kept = tracemalloc.get_traced_memory()[0] - before
+    kept_bytes = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     many = coordinator.ended.total() - ended
     assert many > 400
-    assert kept < MOST_BYTES * many + 20_000, f"{kept} bytes after {many} requests"
+    assert kept_bytes < MOST_BYTES * many + 20_000, f"{kept_bytes} bytes after {many} requests"
 
 
 def test_requests_that_a_standstill_moved_about_all_end(coordinator: FastCoordinator) -> None:
@@ -66,11 +66,11 @@ def test_requests_that_a_standstill_moved_about_all_end(coordinator: FastCoordin
 
 @pytest.mark.long
 def test_ten_thousand_requests_leave_nothing(coordinator: FastCoordinator) -> None:
-    asked = 0
-    while asked < 10_000:
-        lost = asked == 2_000
+    requests = 0
+    while requests < 10_000:
+        lost = requests == 2_000
         coordinator.iterate(AN_ITERATION, late_ms=LATE_MS if lost else 0.0)
-        asked += AN_ITERATION
+        requests += AN_ITERATION
     nothing_is_left(coordinator)
     coordinator.iterate(AN_ITERATION)
     coordinator.service.detach(0, coordinator.ranks[0])  # a rank goes, and comes again
@@ -82,7 +82,7 @@ def test_ten_thousand_requests_leave_nothing(coordinator: FastCoordinator) -> No
     coordinator._decodes.clear()
     coordinator.service.decoder_lost()
     nothing_is_left(coordinator)
-    assert coordinator.ended.total() == asked + 2 * AN_ITERATION
+    assert coordinator.ended.total() == requests + 2 * AN_ITERATION
     for how in ("done", "cancelled", "decode", "training"):
         assert coordinator.ended[how] > 0, (how, coordinator.ended)
     assert DECODED * coordinator.ended["done"] > 1_000

@@ -77,8 +77,8 @@ async def test_many_asks_on_one_connection() -> None:
         line = await _call(port)
         for i in range(50):
             await line.send(PrefillRequest(request=f"r{i}", prompt="x" * 1_000, longest_prompt=9))
-        said = line.messages()
-        assert [(await anext(said)).request for _ in range(50)] == [f"r{i}" for i in range(50)]
+        messages = line.messages()
+        assert [(await anext(messages)).request for _ in range(50)] == [f"r{i}" for i in range(50)]
         await line.close()
 
 
@@ -96,7 +96,7 @@ async def test_what_is_no_message_ends_the_line() -> None:
         line = await _call(port)
         line._writer.write(b'{"kind":"gift"}\n')
         async with asyncio.timeout(LIMIT_S):
-            assert [said async for said in line.messages()] == []
+            assert [message async for message in line.messages()] == []
         with pytest.raises(ChannelLost):
             await _send_on(line)
         await line.close()

@@ -48,15 +48,15 @@ def test_no_cut_changes_the_logits(
     stages: int, chunks: list[int], pipelines: dict[int, PrefillPipeline]
 ) -> None:
     tokens = prompt(sum(chunks), seed=sum(chunks))
-    found = logits_of(pipelines[stages], tokens, chunks)
-    torch.testing.assert_close(found, theirs(tokens), rtol=1e-5, atol=1e-5)
+    logits = logits_of(pipelines[stages], tokens, chunks)
+    torch.testing.assert_close(logits, theirs(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_bf16_is_as_near_as_bf16_gets(folder: Path) -> None:
     tokens, whole = prompt(100), theirs(prompt(100))
-    found = logits_of(pipeline(folder, 2, dtype="bf16"), tokens, [60, 40])
-    assert found.dtype is torch.bfloat16
-    cosine = torch.nn.functional.cosine_similarity(found.float(), whole, dim=0)
+    logits = logits_of(pipeline(folder, 2, dtype="bf16"), tokens, [60, 40])
+    assert logits.dtype is torch.bfloat16
+    cosine = torch.nn.functional.cosine_similarity(logits.float(), whole, dim=0)
     assert cosine > 0.995
 
 
@@ -73,5 +73,5 @@ def test_what_training_exports_is_served(dtype: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = theirs(torch.tensor([tokens])).logits[0, -1]
     for stages in (1, 3):
-        found = logits_of(pipeline(tmp_path / "out", stages), tokens, [17, 13])
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        logits = logits_of(pipeline(tmp_path / "out", stages), tokens, [17, 13])
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)

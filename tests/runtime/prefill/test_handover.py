@@ -85,10 +85,10 @@ def worker(folder: Path) -> DecodeWorker:
 def own_tokens(tokens: list[int]) -> list[int]:
     """What transformers makes of the whole prompt by itself."""
     ids = torch.tensor([tokens])
-    made = model().generate(
+    output = model().generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False
     )
-    return made[0, len(tokens) :].tolist()
+    return output[0, len(tokens) :].tolist()
 
 
 @pytest.mark.parametrize("tokens", [7, BLOCK * 8, 101])
@@ -98,9 +98,9 @@ def test_greedy_tokens_are_transformers_own(service: Service, worker: DecodeWork
     cache = worker.fetch(service.offer(done))
     assert service.bytes_in_use == 0
     assert service.freed(Freed.HANDED_OVER) == [1, 1, 1]
-    made = worker.decode(cache, done.first_token, max_new_tokens=NEW_TOKENS - 1)
-    assert [done.first_token, *made] == own_tokens(ids)
-    assert len(set(made)) > 3  # no model that says the same whatever it has read
+    new_tokens = worker.decode(cache, done.first_token, max_new_tokens=NEW_TOKENS - 1)
+    assert [done.first_token, *new_tokens] == own_tokens(ids)
+    assert len(set(new_tokens)) > 3  # no model that says the same whatever it has read
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
@@ -110,8 +110,8 @@ def test_one_corrupt_block_makes_other_tokens(service: Service, worker: DecodeWo
     with service.run.stages[stage].pool.pinned("r") as held:
         held.block(4).normal_(0.0, 3.0, generator=torch.Generator().manual_seed(1))
     cache = worker.fetch(service.offer(done))
-    made = worker.decode(cache, done.first_token, max_new_tokens=NEW_TOKENS - 1)
-    assert made != own_tokens(ids)[1:]
+    tokens = worker.decode(cache, done.first_token, max_new_tokens=NEW_TOKENS - 1)
+    assert tokens != own_tokens(ids)[1:]
 
 
 def test_bytes_that_change_on_the_way_are_refused(
@@ -220,10 +220,10 @@ def test_an_answer_goes_on_past_its_end_of_text_where_that_is_ignored(
     likeliest = list(worker.stream(cache, done.first_token, most=4, sampling=Sampling(ignore_eos=True)))
     worker.model.generation_config.eos_token_id = likeliest[1]
     try:
-        made = list(worker.stream(cache, done.first_token, most=4, sampling=sampling))
+        tokens = list(worker.stream(cache, done.first_token, most=4, sampling=sampling))
     finally:
         worker.model.generation_config.eos_token_id = None
-    assert made == (likeliest if ignored else likeliest[: likeliest.index(likeliest[1])])
+    assert tokens == (likeliest if ignored else likeliest[: likeliest.index(likeliest[1])])
 
 
 def test_who_does_not_know_the_secret_gets_nothing(service: Service, folder: Path) -> None:

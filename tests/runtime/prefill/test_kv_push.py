@@ -31,9 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> PrefillPipeline:
 
 @pytest.fixture
 def pushers(run: PrefillPipeline) -> Iterator[list[KvPusher]]:
-    made = [KvPusher(stage.pool, patience_s=LIMIT_S) for stage in run.stages]
-    yield made
-    for pusher in made:
+    all_pushers = [KvPusher(stage.pool, patience_s=LIMIT_S) for stage in run.stages]
+    yield all_pushers
+    for pusher in all_pushers:
         pusher.close()
     assert sum(stage.pool.bytes_in_use for stage in run.stages) == 0
 

@@ -40,47 +40,47 @@ class Story:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("tiny") / "tiny"
-    write_tiny(made, steps=0, seed=5)
-    return made
+    where = tmp_path_factory.mktemp("tiny") / "tiny"
+    write_tiny(where, steps=0, seed=5)
+    return where
 
 
 @pytest.fixture(scope="module")
 def story(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     run = LiveRun(folder, tmp_path_factory.mktemp("log"), cells=CELLS)
-    told = Story()
+    outcome = Story()
     try:
-        asyncio.run(_happens(run, told))
+        asyncio.run(_happens(run, outcome))
         run.group.stop_at_boundary()
         assert run.group.wait(LIMIT_S)
     finally:
         run.group.stop(0.0)
-    told.events = run.events
-    return told
+    outcome.events = run.events
+    return outcome
 
 
-async def _happens(run: LiveRun, told: Story) -> None:
+async def _happens(run: LiveRun, outcome: Story) -> None:
     await run.until("both coordinators", lambda: run.coordinator("north") and run.coordinator("south"))
     north, south = await run.gateway("north"), await run.gateway("south")
     for name, prompt in PROMPTS.items():
         await north.ask(name, prompt=prompt, max_tokens=MADE)
         await south.ask(name, prompt=prompt, max_tokens=MADE)
     for name in PROMPTS:
-        told.tokens[name] = await north.tokens(name)
-        assert await south.tokens(name) == told.tokens[name]
-    await _odd(run, north, told)
-    await _killed(run, north, told)
+        outcome.tokens[name] = await north.tokens(name)
+        assert await south.tokens(name) == outcome.tokens[name]
+    await _odd(run, north, outcome)
+    await _killed(run, north, outcome)
     for gateway in (north, south):
         await gateway.close()
 
 
-async def _odd(run: LiveRun, north: Gateway, told: Story) -> None:
+async def _odd(run: LiveRun, north: Gateway, outcome: Story) -> None:
     await north.ask("chat", turns=(Turn(role="user", content="hi"),), max_tokens=1)
     await north.ask("said-as-ids", prompt=tuple(b"user: hi\nassistant:"), max_tokens=1)
     await north.ask("drawn", prompt="x = ", max_tokens=4, sampling={"temperature": 1.0, "seed": 3})
     await north.ask("drawn-again", prompt="x = ", max_tokens=4, sampling={"temperature": 1.0, "seed": 3})
     await north.ask("handed-over", prompt="abc", max_tokens=1, hand_over=True)
-    for name, port in (("sent", told.receiver.port), ("sent-to-nobody", free_port())):
+    for name, port in (("sent", outcome.receiver.port), ("sent-to-nobody", free_port())):
         to = {"host": "127.0.0.1", "port": port, "request": "theirs", "key": KEY}
         await north.ask(name, prompt=PROMPTS["long"], max_tokens=1, hand_over=True, decode=to)
     await north.ask("beyond-the-tenancy", prompt="x" * 20, longest_prompt=19)
@@ -91,7 +91,7 @@ async def _odd(run: LiveRun, north: Gateway, told: Story) -> None:
     await run.until("acceptance", lambda: "withdrawn" in north.answers)
     await north.withdraw("withdrawn")
     for name in ("chat", "said-as-ids", "drawn", "drawn-again"):
-        told.tokens[name] = await north.tokens(name)
+        outcome.tokens[name] = await north.tokens(name)
     for name in (
         "handed-over",
         "sent",
@@ -100,24 +100,24 @@ async def _odd(run: LiveRun, north: Gateway, told: Story) -> None:
         "beyond-the-context",
         "beyond-the-vocabulary",
     ):
-        told.answers[name] = await north.ended(name)
+        outcome.answers[name] = await north.ended(name)
     for name in ("at-once", "withdrawn"):
-        told.answers[name] = await north.ended(name)
+        outcome.answers[name] = await north.ended(name)
 
 
-async def _killed(run: LiveRun, north: Gateway, told: Story) -> None:
+async def _killed(run: LiveRun, north: Gateway, outcome: Story) -> None:
     await north.ask("lost", prompt="y" * 200, max_tokens=1500)
     await run.until("acceptance", lambda: "lost" in north.answers)
     process = run.coordinator_process("north")
     process.kill()
     async with asyncio.timeout(LIMIT_S):
         await north.lost.wait()
-    told.lost = True
+    outcome.lost = True
     await run.until("the closing", lambda: len(run.coordinator_states("north")) > 1)
     await run.until("another coordinator", lambda: run.coordinator("north"))
     again = await run.gateway("north")
     await again.ask("after", prompt=PROMPTS["short"], max_tokens=MADE)
-    told.tokens["after"] = await again.tokens("after")
+    outcome.tokens["after"] = await again.tokens("after")
     await again.close()
 
 
@@ -142,8 +142,8 @@ def theirs(folder: Path, prompt: str) -> list[int]:
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([list(prompt.encode())])
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=MADE, do_sample=False)
-    return made[0, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=MADE, do_sample=False)
+    return output[0, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
 
 
 def test_tokens_are_those_of_the_whole_model_in_one_process(folder: Path, story: Story) -> None:
@@ -172,7 +172,11 @@ def test_losses_are_those_of_a_run_without_prefill(story: Story, tmp_path: Path)
 
 
 def test_what_cannot_be_answered_is_refused_with_its_reason(story: Story) -> None:
-    reasons = {name: said[-1].reason for name, said in story.answers.items() if isinstance(said[-1], Refused)}
+    reasons = {
+        name: messages[-1].reason
+        for name, messages in story.answers.items()
+        if isinstance(messages[-1], Refused)
+    }
     assert reasons == {
         "beyond-the-tenancy": "prompt_too_long",
         "beyond-the-context": "context_length_exceeded",
@@ -183,10 +187,10 @@ def test_what_cannot_be_answered_is_refused_with_its_reason(story: Story) -> Non
 
 
 def test_a_withdrawn_request_is_cancelled(story: Story) -> None:
-    said = story.answers["withdrawn"]
-    assert isinstance(said[0], Accepted)
-    assert isinstance(said[-1], Failed)
-    assert said[-1].reason == "cancelled"
+    messages = story.answers["withdrawn"]
+    assert isinstance(messages[0], Accepted)
+    assert isinstance(messages[-1], Failed)
+    assert messages[-1].reason == "cancelled"
 
 
 def test_a_cache_that_is_handed_over_says_where_it_lies(story: Story) -> None:
@@ -221,7 +225,7 @@ def test_a_receiver_that_is_away_fails_its_request_alone(story: Story) -> None:
     assert isinstance(failed, Failed)
     assert failed.reason == "decode"
     assert "Connection refused" in failed.message
-    assert not any(isinstance(said, Token) for said in story.answers["sent-to-nobody"])
+    assert not any(isinstance(message, Token) for message in story.answers["sent-to-nobody"])
 
 
 def test_a_killed_coordinator_is_back_and_the_run_goes_on(story: Story) -> None:
@@ -237,10 +241,10 @@ def test_a_killed_coordinator_is_back_and_the_run_goes_on(story: Story) -> None:
 
 
 def test_counts_add_up(story: Story) -> None:
-    said = [e for e in story.events if e["kind"] == "prefill" and e["dc"] == "south"]
-    assert sum(e["accepted"] for e in said) == sum(e["delivered"] for e in said) == len(PROMPTS)
-    assert sum(e["prefill_ms"] for e in said) > 0
-    assert {e["gpus"] for e in said} == {2}
+    events = [e for e in story.events if e["kind"] == "prefill" and e["dc"] == "south"]
+    assert sum(e["accepted"] for e in events) == sum(e["delivered"] for e in events) == len(PROMPTS)
+    assert sum(e["prefill_ms"] for e in events) > 0
+    assert {e["gpus"] for e in events} == {2}
 
 
 @pytest.mark.long

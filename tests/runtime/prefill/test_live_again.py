@@ -22,9 +22,9 @@ MADE = 4
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("tiny") / "tiny"
-    write_tiny(made, steps=0, seed=5)
-    return made
+    where = tmp_path_factory.mktemp("tiny") / "tiny"
+    write_tiny(where, steps=0, seed=5)
+    return where
 
 
 async def answer(run: LiveRun, dc: str) -> list[int]:
@@ -65,8 +65,8 @@ async def _killed(run: LiveRun) -> None:
     os.kill(next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 4 and e["pid"]), signal.SIGKILL)
     async with asyncio.timeout(LIMIT_S):
         await gateway.lost.wait()
-    said = gateway.answers["under-way"][-1]
-    assert said.kind == "failed", "nothing that was accepted ends silently"
+    last = gateway.answers["under-way"][-1]
+    assert last.kind == "failed", "nothing that was accepted ends silently"
     await gateway.close()
     await run.until("the closing", lambda: len(run.of_kind("prefill_coordinator")) >= 4)
     for dc in ("north", "south"):

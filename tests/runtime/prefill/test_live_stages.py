@@ -23,13 +23,13 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of four layers over bytes."""
-    made = tmp_path_factory.mktemp("four") / "four"
+    where = tmp_path_factory.mktemp("four") / "four"
     torch.manual_seed(5)
     shape = {**TINY, "vocab_size": 256, "max_position_embeddings": 2048}
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    LlamaForCausalLM(LlamaConfig(**shape, initializer_range=0.25)).save_pretrained(made)
-    return made
+    LlamaForCausalLM(LlamaConfig(**shape, initializer_range=0.25)).save_pretrained(where)
+    return where
 
 
 def test_four_gpus_answer_as_the_whole_model_does(folder: Path, tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ async def _happens(run: LiveRun, folder: Path, expected: dict[str, list[int]]) -
     assert await north.tokens("first") == expected["long"][:1]
     assert isinstance((await north.ended("withdrawn"))[-1], Failed)
     await north.ask("handed-over", prompt=PROMPTS["long"], max_tokens=1, hand_over=True)
-    said = await north.ended("handed-over")
-    assert await asyncio.to_thread(_decoded, run, folder, said) == expected["long"]
+    messages = await north.ended("handed-over")
+    assert await asyncio.to_thread(_decoded, run, folder, messages) == expected["long"]
     await north.ask("lost", prompt="y" * 200, max_tokens=1500)
     await run.until("acceptance", lambda: "lost" in north.answers)
     run.coordinator_process("north").kill()
@@ -84,9 +84,9 @@ async def _happens(run: LiveRun, folder: Path, expected: dict[str, list[int]]) -
         await gateway.close()
 
 
-def _decoded(run: LiveRun, folder: Path, said: list[Any]) -> list[int]:
+def _decoded(run: LiveRun, folder: Path, message: list[Any]) -> list[int]:
     """What a decoder elsewhere makes of the caches of all stages."""
-    done = said[-1]
+    done = message[-1]
     assert isinstance(done, Done)
     params = done.kv_transfer_params
     assert params is not None
@@ -95,5 +95,5 @@ def _decoded(run: LiveRun, folder: Path, said: list[Any]) -> list[int]:
     ]
     me = Identity(rank=3_000_000, run="live", generation=1, secret=run.spec.secret.encode())
     worker = DecodeWorker(folder, me)
-    first = next(answer.token for answer in said if answer.kind == "token")
+    first = next(answer.token for answer in message if answer.kind == "token")
     return [first, *worker.decode(worker.fetch(params), first, max_new_tokens=MADE - 1)]

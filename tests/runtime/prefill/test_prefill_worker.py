@@ -110,30 +110,30 @@ class Table:
 
     def op(self, then: Callable[[], None] = lambda: None) -> float:
         """A training op; returns how long it waited for the GPU."""
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         free = self.prefill_worker.take()
         start = time.monotonic()
         assert free <= start
         then()
         self.prefill_worker.give(start, time.monotonic())
-        return start - asked
+        return start - asked_at
 
     def rest_of_iteration(self, ops: int) -> IterationRan:
         """So many ops to its end, and the begin of the next one; what the coordinator is told of it."""
         for _ in range(ops):
             self.op()
         self.prefill_worker.begin(self.prefill_worker._training.iteration + 1)
-        told = self.coordinator.said[-1]
-        assert isinstance(told, IterationRan)
-        return told
+        message = self.coordinator.said[-1]
+        assert isinstance(message, IterationRan)
+        return message
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Table]:
-    made = Table(save(tmp_path))
-    yield made
-    made.prefill_worker.close()
-    made.server.close()
+    table_of_run = Table(save(tmp_path))
+    yield table_of_run
+    table_of_run.prefill_worker.close()
+    table_of_run.server.close()
 
 
 def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Table) -> None:
@@ -244,9 +244,9 @@ def test_a_coordinator_that_comes_later_is_told_of_the_iterations_before(table: 
     table.op()
     later = Coordinator()
     table.prefill_worker.attach(later)
-    told = [(m.kind, m.iteration) for m in later.said if isinstance(m, IterationBegun | IterationRan)]
+    iterations = [(m.kind, m.iteration) for m in later.said if isinstance(m, IterationBegun | IterationRan)]
     both = [(kind, n) for n in range(REMEMBERED + 3) for kind in ("begun", "iteration")]
-    assert told == both[-2 * REMEMBERED - 1 : -1]
+    assert iterations == both[-2 * REMEMBERED - 1 : -1]
 
 
 def test_one_message_an_iteration_tells_the_coordinator_of_all_ops(table: Table) -> None:

@@ -52,15 +52,15 @@ def ranks(tmp_path: Path) -> Iterator[list[tuple[Any, Connection]]]:
     spawning = multiprocessing.get_context("spawn")
     save(tmp_path)
     with ExitStack() as keep:
-        made = []
+        processes = []
         for rank in range(STAGES):
             here, there = spawning.Pipe()
             process = spawning.Process(target=serve, args=(tmp_path, rank, there), daemon=True)
             process.start()
             keep.callback(process.join, 30)
             keep.callback(process.kill)
-            made.append((process, here))
-        yield made
+            processes.append((process, here))
+        yield processes
 
 
 def prefill(ranks: list[tuple[Any, Connection]]) -> tuple[int, list[StageCache]]:
@@ -84,8 +84,8 @@ def test_stages_in_processes_and_a_worker_elsewhere(
     first, stages = prefill(ranks)
     params = transfer_params(engine_id="run/1", request="r", tokens=TOKENS, stages=stages)
     worker = DecodeWorker(tmp_path, identity(99))
-    made = worker.decode(worker.fetch(params), first, max_new_tokens=NEW_TOKENS - 1)
-    assert [first, *made] == own_tokens(prompt(TOKENS))
+    tokens = worker.decode(worker.fetch(params), first, max_new_tokens=NEW_TOKENS - 1)
+    assert [first, *tokens] == own_tokens(prompt(TOKENS))
     for process, orders in ranks:
         orders.send("what is held?")
         assert orders.recv() == 0

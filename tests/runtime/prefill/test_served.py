@@ -26,13 +26,13 @@ from tests.runtime.test_devices import MIXED
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("served") / "tiny"
-    write_tiny(made, steps=0)
-    return made
+    where = tmp_path_factory.mktemp("served") / "tiny"
+    write_tiny(where, steps=0)
+    return where
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"prefill": {"pp_degree": 2}}, r"prefill.pp_degree: 2: must divide cells = 1"),
         ({"prefill": {"latency": {}}}, r"prefill.latency: give either points"),
@@ -43,9 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"devices": MIXED, "dc_of_stage": None, "policy": "1f1b"}, r"prefill: .*through different data"),
     ],
 )
-def test_what_is_not_built_or_wrong_is_refused_by_its_field(changes: dict[str, Any], said: str) -> None:
+def test_what_is_not_built_or_wrong_is_refused_by_its_field(changes: dict[str, Any], message: str) -> None:
     given = prefill(Path("/models/x"), **changes.get("prefill", {}))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         job(**{**changes, "prefill": given})
 
 
@@ -139,13 +139,13 @@ def test_a_chat_takes_the_form_of_its_template(folder: Path, tmp_path: Path) -> 
 )
 def test_nothing_of_a_stop_text_is_sent(folder: Path, stop: list[str], sent: str, stopped: bool) -> None:
     text = AnswerText(tokenizer_of(folder, vocab=256).pieces(), stop)
-    said, given = "", b"one\n\ntwo"
+    sent_text, given = "", b"one\n\ntwo"
     for i, token in enumerate(given):
-        said += text.add(token, last=i == len(given) - 1)
-        assert sent.startswith(said)
+        sent_text += text.add(token, last=i == len(given) - 1)
+        assert sent.startswith(sent_text)
         if text.stopped:
             break
-    assert (said, text.stopped) == (sent, stopped)
+    assert (sent_text, text.stopped) == (sent, stopped)
 
 
 def test_draws_follow_temperature_top_p_and_seed() -> None:

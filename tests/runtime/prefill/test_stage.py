@@ -31,8 +31,10 @@ def load(folder: Path, stage: int = 0, stages: int = 1, **settings: Any) -> Pref
 def change(folder: Path, **fields: Any) -> Path:
     """config.json with other fields (None: without)."""
     path = folder / "config.json"
-    kept = {key: value for key, value in (json.loads(path.read_text()) | fields).items() if value is not None}
-    path.write_text(json.dumps(kept))
+    config = {
+        key: value for key, value in (json.loads(path.read_text()) | fields).items() if value is not None
+    }
+    path.write_text(json.dumps(config))
     return folder
 
 
@@ -204,13 +206,13 @@ def test_two_requests_do_not_mix(tmp_path: Path) -> None:
     prompts = {"a": prompt(20, seed=1), "b": prompt(20, seed=2)}
     for name in prompts:
         stage.pool.reserve(name, 20, lease_s=60)
-    made = {}
+    outputs = {}
     for place in range(2):
         for name, tokens in prompts.items():
             chunk = chunks_of(name, 20, [12, 8])[place]
-            made[name] = stage.run(chunk, torch.tensor(tokens[chunk.done : chunk.done + chunk.tokens]))
+            outputs[name] = stage.run(chunk, torch.tensor(tokens[chunk.done : chunk.done + chunk.tokens]))
     for name, tokens in prompts.items():
-        torch.testing.assert_close(made[name], theirs(tokens), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(outputs[name], theirs(tokens), rtol=1e-5, atol=1e-5)
 
 
 def test_the_emulated_device_takes_the_profile_s_time(tmp_path: Path) -> None:

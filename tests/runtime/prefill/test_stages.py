@@ -71,13 +71,13 @@ class Pipeline:
         self.spec = spec
         for number in range(degree):
             me = spec.ranks[number * of.cell.stages]
-            made = prefill_of(spec, me, store, device="cpu", ops=1, span=self._span(number))
-            assert made is not None
-            keep.callback(made.close)
-            self.ranks.append(made)
+            runner = prefill_of(spec, me, store, device="cpu", ops=1, span=self._span(number))
+            assert runner is not None
+            keep.callback(runner.close)
+            self.ranks.append(runner)
             self.coordinators.append(Coordinator())
-            made.prefill_worker.attach(self.coordinators[-1])
-            made.prefill_worker.begin(0)
+            runner.prefill_worker.attach(self.coordinators[-1])
+            runner.prefill_worker.begin(0)
 
     def _span(self, number: int) -> Any:
         return lambda start, end: self.spans.append((number, start, end))
@@ -163,8 +163,8 @@ def test_the_caches_of_all_stages_go_on_to_a_decode_worker(folder: Path, keep: E
     worker = DecodeWorker(folder, Identity(rank=99, run="r", generation=1, secret=secret))
     first = ran[-1].token
     assert first is not None
-    made = worker.decode(worker.fetch(params), first, max_new_tokens=NEW_TOKENS - 1)
-    assert [first, *made] == own_tokens(prompt(TOKENS))
+    tokens = worker.decode(worker.fetch(params), first, max_new_tokens=NEW_TOKENS - 1)
+    assert [first, *tokens] == own_tokens(prompt(TOKENS))
     assert pipeline.held == [0, 0]
 
 

@@ -98,15 +98,15 @@ class Live:
         self._note(self.promised)
 
     def _note(self, into: dict[int, float]) -> None:
-        said: Any = self.coordinator.gateway.last()
-        if said.kind == "accepted":
-            into[int(said.request.lstrip("q"))] = said.ttft_ms
+        message: Any = self.coordinator.gateway.last()
+        if message.kind == "accepted":
+            into[int(message.request.lstrip("q"))] = message.ttft_ms
 
     def _ran(self, chunk: RunChunk) -> None:
         self.coordinator.ran(chunk, token=65 if chunk.final else None)
-        for said in self.coordinator.gateway.sent[self._seen :]:
-            if said.kind == "done":  # type: ignore[attr-defined]
-                self.delivered[int(said.request)] = said.ttft_ms  # type: ignore[attr-defined]
+        for message in self.coordinator.gateway.sent[self._seen :]:
+            if message.kind == "done":  # type: ignore[attr-defined]
+                self.delivered[int(message.request)] = message.ttft_ms  # type: ignore[attr-defined]
         self._seen = len(self.coordinator.gateway.sent)
 
     def _turn(self) -> None:
