@@ -395,15 +395,3 @@ def training_memory(
 def kv_bytes_per_token(model: Transformer, dtype_bytes: int = WIDTH) -> int:
     """What is cached of one token in every block: keys and values, or their latent."""
     return model.layers * model.cached_width * dtype_bytes
-
-
-def serving_memory(
-    model: Transformer, *, tokens: int, tp: int = 1, pp: int = 1, dtype_bytes: int = WIDTH
-) -> float:
-    """Bytes on one GPU of the fullest stage that serves `model`: its weights and the keys and values of
-    `tokens`.
-    """
-    parameters, last = stage_parameters(model, Strategies(tp=tp, pp=pp, dp=1, interleave=1, micro_batch=1))
-    share = fullest_stage(model.layers, pp) / model.layers / min(tp, model.kv_heads)
-    kv = kv_bytes_per_token(model, dtype_bytes) * tokens * share
-    return float(max(parameters, last) * dtype_bytes + kv)

@@ -14,7 +14,6 @@ from engine.model.memory import (
     block_activations,
     blocks_in_flight,
     kv_bytes_per_token,
-    serving_memory,
     stage_parameters,
     training_memory,
 )
@@ -134,15 +133,6 @@ def test_the_published_runs_fit_the_gpus_that_they_ran_on(run: PublishedRun) -> 
     assert training_memory(model, how("none", False), layout, run.batch).total > 80 * 2**30
 
 
-def test_serving_llama_3_8b() -> None:
+def test_cached_bytes_of_llama_3_8b() -> None:
     model = preset("llama-3-8b")
     assert kv_bytes_per_token(model) == 128 * 1024  # 2 · 32 blocks · 1,024 wide · 2 bytes
-    assert serving_memory(model, tokens=0) == 2 * model.parameters
-    with_kv = serving_memory(model, tokens=8192)
-    assert with_kv - serving_memory(model, tokens=0) == 2**30
-    # Eight stages: 1–2 GB a GPU, the outer ones with a matrix of the vocabulary (BubbleTea, §5.1, says 2).
-    assert serving_memory(model, tokens=0, pp=8) / 1e9 == pytest.approx(2.8, abs=0.1)
-    assert serving_memory(model, tokens=8192, tp=8) == pytest.approx(with_kv / 8)
-    assert (
-        serving_memory(model, tokens=8192, tp=16) > with_kv / 16
-    )  # only 8 heads of keys and values to split

@@ -10,16 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.errors import InputError
-from engine.job.prefill.config import LlamaConfig, read_config
-from engine.model.memory import serving_memory
-from engine.model.presets import preset
+from engine.job.prefill.config import read_config
 from engine.nn.saved_weights import INDEX, SINGLE
 from engine.prefill.latency import LatencyModel
 from engine.serve.chunks import PrefillChunk, chunks_of
-from engine.serve.kv_pool import KvShape
 from engine.serve.rotary import frequencies
 from engine.serve.stage import ChunkTimes, PrefillStage, StageSettings
-from engine.serve.weights import Part
 from tests.runtime.prefill.checkpoints import LLAMA3, TINY, model, pipeline, prompt, save, theirs
 
 
@@ -64,26 +60,6 @@ def test_bytes_of_the_stages_are_those_of_the_model(
     assert sum(stage.weight_bytes for stage in run.stages) == expected
     alone = pipeline(tmp_path, 1, dtype=dtype).stages[0]
     assert alone.weight_bytes == sum(p.numel() for p in model(shape).parameters()) * width
-
-
-@pytest.mark.parametrize("stages", [1, 2, 8])
-def test_the_planner_counts_the_same_bytes(stages: int) -> None:
-    """What `serving_memory` says of the fullest stage is what that stage holds."""
-    of = preset("llama-3-8b")
-    config = LlamaConfig(
-        hidden_size=of.hidden,
-        intermediate_size=of.ffn,
-        num_hidden_layers=of.layers,
-        num_attention_heads=of.heads,
-        num_key_value_heads=of.kv_heads,
-        vocab_size=of.vocab,
-    )
-    held = []
-    for stage in range(stages):
-        part = Part(config=config, stage=stage, stages=stages)
-        shape = KvShape.of(config, part.blocks, dtype="bf16", block_tokens=1)
-        held.append(part.weight_bytes("bf16") + shape.token_bytes * 5000)
-    assert max(held) == pytest.approx(serving_memory(of, tokens=5000, pp=stages), rel=1e-4)
 
 
 def test_weights_over_the_budget_are_refused_before_they_are_read(tmp_path: Path) -> None:
