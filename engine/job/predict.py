@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.job.all_reduce import stage_parameters, sum_of_stage_s
+from engine.job.codes import in_seconds
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
 from engine.schedule import Schedule
@@ -81,7 +82,7 @@ def predict(
     # The next iteration may begin on each stage once its optimizer is done; the stage with the longest way
     # sets the pace (nearly always the first stage, which ends last).
     iteration_s = float(np.max(begins + step_s - first))
-    one_cell = [_in_seconds(span) for span in timeline.spans()]
+    one_cell = [in_seconds(span) for span in timeline.spans()]
     spans = [
         _of_cell(span, cell * job.cell.cell_pipelines) for cell in range(job.cell.cells) for span in one_cell
     ]
@@ -109,14 +110,6 @@ def _optimizer_starts(job: TrainJob, reduced: NDArray[np.float64]) -> NDArray[np
     way_up = np.concatenate([[0.0], np.cumsum(latency)])
     known = float(np.max(reduced + way_up))
     return known + way_up
-
-
-def _in_seconds(span: Span) -> Span:
-    values = span.as_dict()
-    for name in ("start", "end", "arrives"):
-        if name in values:
-            values[name] = values[name] / 1e3
-    return Span.from_dict(values)
 
 
 def _of_cell(span: Span, first: int) -> Span:

@@ -3,7 +3,7 @@
 from engine.cluster import tcp
 from engine.reproduce import Experiment, Outcome, Plot, Row, Series
 from engine.reproduce.atlas_clusters import cross_dc_gpus, dc_balance
-from engine.reproduce.atlas_testbed import multiple_tcp, single_tcp
+from engine.reproduce.atlas_testbed import multiple_tcp, single_tcp, slots
 from engine.reproduce.atlas_wan import (
     bandwidth_by_distance,
     dp_slow_down,
@@ -14,7 +14,7 @@ from engine.reproduce.atlas_wan import (
 )
 from engine.reproduce.contention import simulate_under, under_all
 from engine.schedule.scenario import Link, Scenario, Times
-from engine.simulate import SimulationResult, simulate
+from engine.simulate import simulate
 
 FIG6 = {
     "varuna": "R(m) may start once B(m) has started on the next stage; the last stage skips R before its B",
@@ -33,11 +33,11 @@ def fig6() -> Outcome:
         wan=Link(transfer=2),
         policy="varuna",
     )
-    atlas = under_all(lambda order: _slots(simulate_under(scenario, order)))
+    atlas = under_all(lambda order: slots(simulate_under(scenario, order)))
     varuna = Row(
         name="fig6 varuna",
         paper=38,
-        ours=_slots(simulate(scenario)),
+        ours=slots(simulate(scenario)),
         unit="slots",
         tolerance=0,
         assumes=FIG6["varuna"],
@@ -52,11 +52,6 @@ def fig6() -> Outcome:
         assumes=FIG6["atlas"],
     )
     return Outcome(rows=(varuna, shared))
-
-
-def _slots(result: SimulationResult) -> float:
-    assert result.makespan is not None  # no limits: always feasible
-    return result.makespan
 
 
 def table1() -> Outcome:

@@ -1,10 +1,10 @@
 """Whether a machine can prefill what a job asks for: the checkpoint, its tokenizer, memory."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import InputError
+from engine.job.memory import machine_bytes
 from engine.job.prefill.config import LlamaConfig
 from engine.job.prefill.settings import PrefillSettings, check_checkpoint
 from engine.serve.decoding import can_decode
@@ -40,7 +40,7 @@ def examine(settings: PrefillSettings, *, stages: Sequence[int]) -> LlamaConfig:
         allowed = f"at least {block_bytes / 1e9:g}: a block of {BLOCK_TOKENS} tokens"
         raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
     needed = sum(_memory_bytes(parts[stage], settings) for stage in stages)
-    there = _main_memory_bytes()
+    there = machine_bytes()
     if needed > there:
         allowed = (
             f"{len(stages)} ranks here need {needed:,} bytes for weights, KV caches and hidden states; "
@@ -79,7 +79,3 @@ def warm() -> None:
     BubbleIndex(fleet, latency, Hop(), chunk=1, guard_ms=0.0, horizon_ms=2.0)
     if can_decode():
         import transformers.models.llama.modeling_llama  # noqa: F401
-
-
-def _main_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
