@@ -101,20 +101,20 @@ def errors(model: LatencyModel, points: Sequence[Point]) -> tuple[float, ...]:
     return tuple(model.ms(tokens) / ms - 1 for tokens, ms in points)
 
 
-def fit(points: Sequence[Point], *, at: str = "points") -> LatencyModel:
+def fit(points: Sequence[Point]) -> LatencyModel:
     """The model with the least squares of relative errors on `points`, (tokens, ms), none of a, b, c below 0.
 
     Raises
     ------
     InputError
-        Fewer than three different lengths, or a length or time that is not above 0; `at` is its field.
+        Fewer than three different lengths, or a length or time that is not above 0.
     """
     for i, (tokens, ms) in enumerate(points):
         if not (math.isfinite(tokens) and math.isfinite(ms) and tokens > 0 and ms > 0):
-            raise InputError(f"{at}[{i}]", [tokens, ms], "tokens and ms must be greater than 0")
+            raise InputError(f"points[{i}]", [tokens, ms], "tokens and ms must be greater than 0")
     if len({tokens for tokens, _ in points}) < 3:
         raise InputError(
-            at, len(points), "at least three different lengths, because three figures are fitted"
+            "points", len(points), "at least three different lengths, because three figures are fitted"
         )
     tokens, ms = np.array(points, dtype=np.float64).T
     scale = float(tokens.max())
@@ -123,7 +123,7 @@ def fit(points: Sequence[Point], *, at: str = "points") -> LatencyModel:
     if not b_ms + c_ms > 0:
         longest = f"{tokens.max():,.0f}"
         allowed = f"times must grow with tokens: up to {longest} they do not, so measure longer prompts too"
-        raise InputError(at, len(points), allowed)
+        raise InputError("points", len(points), allowed)
     return LatencyModel(a_ms=float(a_ms), b_ms=float(b_ms / scale), c_ms=float(c_ms / scale**2))
 
 
