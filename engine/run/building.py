@@ -3,8 +3,6 @@
 import os
 from dataclasses import dataclass
 
-from torch.optim import Optimizer
-
 from engine.job.backends import backend_of
 from engine.job.event_writer import EventWriter
 from engine.job.job import TrainJob
@@ -19,7 +17,7 @@ from engine.train.adapt.lead import Leader
 from engine.train.direct import ENVIRONMENT
 from engine.train.gradients import Gradients
 from engine.train.mesh import Mesh
-from engine.train.optimizer import adamw
+from engine.train.optimizer import Optimizer, adamw
 from engine.train.recorder import Recorder
 from engine.train.start import Die, Start
 from engine.train.validation import Validation

@@ -22,7 +22,7 @@ from torch.distributed import BroadcastOptions, ReduceOptions
 from engine.job.all_reduce import BUCKET_BYTES
 from engine.nn.one_rank import OneRank
 from engine.train.exchange import finish
-from engine.train.optimizer import MOMENTS
+from engine.train.optimizer import MOMENTS, AdamW, Optimizer
 
 WHO = "a replica of this stage"
 
@@ -142,14 +142,14 @@ class ShardNorm(OneRank):
         return float(total)
 
 
-class ShardedAdamW(torch.optim.AdamW):
+class ShardedAdamW(AdamW):
     """AdamW of this rank's shards alone; its parameters are the parts of the weights that this rank owns.
 
     whole : AdamW of the whole parameters, which has not stepped; its groups are taken over. Their gradients
         are there already.
     """
 
-    def __init__(self, whole: torch.optim.AdamW, sharing: Sharing) -> None:
+    def __init__(self, whole: Optimizer, sharing: Sharing) -> None:
         self.sharing = sharing
         self._flat = sharing.flatten()
         self._index = {id(parameter): i for i, parameter in enumerate(sharing.parameters)}
@@ -171,9 +171,9 @@ class ShardedAdamW(torch.optim.AdamW):
     def _of_group(self, group: dict[str, Any]) -> list[nn.Parameter]:
         return [piece for whole in group["params"] for _, piece in self._pieces[self._index[id(whole)]]]
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Step this rank's shards, and bring those of the others."""
-        super().step(closure)
+        super().step()
         self.sharing.broadcast(self._flat, self.sharing.shards)
 
     @torch.no_grad()

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from engine.errors import InputError
 from engine.job.sections.optimizer import OptimizerSection
 from engine.nn.hugging_face import Slice, decoder_of
 from engine.nn.model import build_layer
-from engine.train.optimizer import adamw, decayed_of
+from engine.train.optimizer import AdamW, adamw, decayed_of
 from tests.runtime.decoders import CONFIGS, model_of
 from tests.runtime.jobs import job
 
@@ -117,3 +119,52 @@ def test_what_adamw_does_not_take_is_named(field: str, value: object, allowed: s
     with pytest.raises(InputError, match=allowed) as caught:
         job(**{field: value})
     assert caught.value.field.startswith(field)
+
+
+@given(
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+    decays=st.lists(st.sampled_from([0.0, 0.01, 0.5]), min_size=1, max_size=3),
+    lr=st.floats(1e-5, 0.5),
+    beta1=st.floats(0, 0.99),
+    eps=st.sampled_from([1e-8, 1e-3]),
+    steps=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+)
+def test_steps_are_those_of_torchs_class_bit_by_bit(
+    dtype: torch.dtype, decays: list[float], lr: float, beta1: float, eps: float, steps: int, seed: int
+) -> None:
+    """Weights and state in each order of dimensions, with gradients that are missing and a rate that changes.
+
+    At a step in the middle each takes over the other's state.
+    """
+    torch.manual_seed(seed)
+    first = [[torch.randn(3, 5).to(dtype), torch.randn(7, 2).to(dtype).t()] for _ in decays]
+    settings = {"lr": lr, "betas": (beta1, 0.95), "eps": eps}
+    ours, theirs = (
+        [
+            {"params": [nn.Parameter(t.clone()) for t in tensors], "weight_decay": decay, **settings}
+            for tensors, decay in zip(first, decays, strict=True)
+        ]
+        for _ in range(2)
+    )
+    own, other = AdamW(ours), torch.optim.AdamW(theirs, fused=True)
+    pairs = [
+        pair for a, b in zip(ours, theirs, strict=True) for pair in zip(a["params"], b["params"], strict=True)
+    ]
+    for step in range(steps):
+        for i, (a, b) in enumerate(pairs):
+            absent = (i + step + seed) % 4 == 0
+            a.grad = None if absent else torch.randn(a.shape).to(dtype)
+            b.grad = None if absent else a.grad.clone()  # type: ignore[union-attr]
+        for group in own.param_groups + other.param_groups:
+            group["lr"] = lr / (step + 1)
+        own.step()
+        other.step()
+        for a, b in pairs:
+            assert torch.equal(a, b)
+            state, expected = own.state[a], other.state[b]
+            assert state.keys() == expected.keys()
+            assert all(torch.equal(state[name], expected[name]) for name in expected)
+            assert all(state[name].dtype == expected[name].dtype for name in expected)
+            if step == steps // 2 and expected:
+                own.state[a], other.state[b] = expected, state

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from engine import __version__
 from engine.job.checkpoint.manifest import (
@@ -33,6 +32,7 @@ from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.train.checkpoint.layers import copy_of, load_into
 from engine.train.checkpoint.saver import Helper, Saver, Store, Terms
 from engine.train.corpus import Corpus
+from engine.train.optimizer import Optimizer
 from engine.train.zero import ShardedAdamW
 
 RESUMED = "checkpoint/resumed"

@@ -6,13 +6,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint
 from engine.nn.hugging_face import Slice
 from engine.nn.one_rank import ONE_RANK, OneRank
-from engine.train.optimizer import MOMENTS
+from engine.train.optimizer import MOMENTS, Optimizer
 from engine.train.zero import ShardedAdamW
 
 WEIGHTS = "weights."

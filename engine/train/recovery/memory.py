@@ -14,10 +14,9 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from engine.nn.device import Device
-from engine.train.optimizer import MOMENTS
+from engine.train.optimizer import MOMENTS, Optimizer
 
 SLOTS = 2
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from engine.control.silence import WAIT_S
 from engine.job.recovery.attempt import Attempt
@@ -14,6 +13,7 @@ from engine.job.recovery.history import Board, Metrics
 from engine.job.recovery.reserve import SharedReserve
 from engine.nn.device import Device
 from engine.train.exchange import STATE, lost_is_peer_lost
+from engine.train.optimizer import Optimizer
 from engine.train.recovery.memory import Header, Memory
 from engine.transport import Endpoint
 
