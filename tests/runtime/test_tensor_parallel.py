@@ -33,7 +33,7 @@ LLAMA = {"family": "llama", "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 2
 
 
 @pytest.fixture(scope="module")
-def found() -> Iterator[dict[str, list[dict[str, Any]]]]:
+def figures() -> Iterator[dict[str, list[dict[str, Any]]]]:
     """What the ranks of each case found beside one process."""
     program = subprocess.Popen(
         [sys.executable, "-m", "tests.runtime.tp_ranks"],
@@ -52,10 +52,10 @@ def found() -> Iterator[dict[str, list[dict[str, Any]]]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_of_a_stage_compute_what_one_does(name: str, pair: dict[str, list[dict[str, Any]]]) -> None:
+def test_ranks_of_a_stage_compute_what_one_does(name: str, figures: dict[str, list[dict[str, Any]]]) -> None:
     tp, close = CASES[name]["tp"], CLOSE[CASES[name]["dtype"]]
-    assert len(pair[name]) == tp
-    for rank in pair[name]:
+    assert len(figures[name]) == tp
+    for rank in figures[name]:
         assert rank["told"] < close, "losses and squared norms"
         assert rank["gradients"] < close
         if CASES[name]["dtype"] == "fp64":
@@ -64,7 +64,7 @@ def test_ranks_of_a_stage_compute_what_one_does(name: str, pair: dict[str, list[
         assert rank["part"], "what is cut anew has the bits of the first cut"
         assert 1 / tp < rank["held"] < 1.1 / tp, "norms and positions alone are on all ranks"
         # To the bit, weights that all ranks have included: they do not drift apart.
-        assert rank["digests"] == pair[name][0]["digests"]
+        assert rank["digests"] == figures[name][0]["digests"]
 
 
 def check(folder: Path, **changes: Any) -> tuple[Run, dict[str, Any]]:
