@@ -41,7 +41,5 @@ def announce_replay_compilation() -> None:
 
 
 def _cached(kernel: Any, source: str | None) -> bool:
-    """Whether numba has an index file for `kernel` that is not older than its source."""
-    path = Path(source or "")
-    indexes = Path(kernel.stats.cache_path).glob(f"{path.stem}.{kernel.__name__}-*.nbi")
-    return any(index.stat().st_mtime >= path.stat().st_mtime for index in indexes)
+    """Whether numba has an index file for `kernel`; the folder is one of the present sources."""
+    return any(Path(kernel.stats.cache_path).glob(f"{Path(source or '').stem}.{kernel.__name__}-*.nbi"))

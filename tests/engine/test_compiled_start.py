@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+from engine.schedule import timing_kernel
 
 PLAN = """
 import sys
@@ -22,3 +25,12 @@ def test_kept_machine_code_is_loaded_without_the_compiler() -> None:
         for _ in range(2)  # the first may compile
     ]
     assert lines[1].strip() == ""
+
+
+def test_a_source_that_was_only_touched_is_not_said_to_be_compiled() -> None:
+    """Numba goes by what sources say, not by when they were written."""
+    simulate = [sys.executable, "-m", "engine.cli", "simulate", "examples/fig6.json"]
+    subprocess.run(simulate, check=True, capture_output=True)
+    Path(timing_kernel.__file__).touch()
+    again = subprocess.run(simulate, check=True, capture_output=True, text=True)
+    assert again.stderr == ""
