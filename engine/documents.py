@@ -22,9 +22,10 @@ from yaml.scanner import Scanner
 
 from engine.errors import InputError, reason_of
 
-MOST_BYTES = 32 << 20
+# Two matrices of 1,024 x 1,024 devices (`meridian place`) are 41 MB and 2.1 million entries.
+MOST_BYTES = 48 << 20
 MOST_LINES_BYTES = 256 << 20  # of a file of which each line is a document
-MOST_VALUES = 2_000_000  # entries of lists and objects, at any depth
+MOST_VALUES = 2_500_000  # entries of lists and objects, at any depth
 MOST_DEPTH = 100  # lists and objects in each other
 # Reading YAML takes a hundred times as long as reading JSON.
 MOST_YAML_BYTES = 1 << 20
