@@ -70,7 +70,7 @@ def _lines(figures: ModelFigures) -> Iterator[str]:
         ),
     ]
     if figures.experts is not None:
-        rows[1:1] = [("… that a token meets", number(figures.active_parameters, 0))]
+        rows[1:1] = [("… active per token", number(figures.active_parameters, 0))]
         rows += [("experts", f"{figures.experts}, {figures.experts_per_token} for a token")]
     if figures.window is not None:
         rows += [("attention window", f"{figures.window:,} tokens in {figures.windowed_layers} layers")]

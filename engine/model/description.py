@@ -14,11 +14,11 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 class ModelFigures:
     """What `meridian model` prints (docs/commands.md).
 
-    active_parameters : those that a token meets.  tied_embeddings : the output matrix is the embedding.
+    active_parameters : those that a token uses.  tied_embeddings : the output matrix is the embedding.
     experts, experts_per_token : None in a dense model.
     window, windowed_layers : tokens that a token attends to in so many layers; None: in none.
     weight_bytes : of all parameters in the dtype.  kv_bytes_per_token : cached in all layers.
-    forward_flops_per_token : 2 for each weight of a product that a token meets. Attention's products with
+    forward_flops_per_token : 2 for each weight of a product that a token uses. Attention's products with
         keys and values are left out, as they depend on the length.
     source : where the description is from.  assumed : what it left to its family's defaults.
     """

@@ -365,7 +365,7 @@ class Transformer:
 
     @property
     def _more_active_weights(self) -> int:
-        """Weights of products that a token meets in a block with experts, beyond those of a dense block."""
+        """Weights of products that a token uses in a block with experts, beyond those of a dense block."""
         if self.moe is None:
             return 0
         width = self.moe.top_k * self.expert_width + self.moe.shared - self.ffn
@@ -373,7 +373,7 @@ class Transformer:
 
     @property
     def active_weights(self) -> int:
-        """Weights of all products that a token meets, the output matrix among them."""
+        """Weights of all products that a token uses, the output matrix among them."""
         blocks = self.layers * self.layer_weights + self.moe_layers * self._more_active_weights
         return blocks + self.vocab * self.hidden
 
