@@ -49,6 +49,18 @@ def launched(path: str) -> Iterator[Browser]:
             browser.close()
 
 
+# htmx says so of a part of a page that was still loading when its user left the page. What goes wrong with a
+# request has a line of its own next to afterRequest's.
+LEFT = ("htmx:sendAbort", "htmx:afterRequest")
+
+
+def complains(message: ConsoleMessage, expected: tuple[str, ...] = ()) -> bool:
+    """Whether the console has a fault of the page; `expected` are texts of those that a test provokes."""
+    return message.type in ("error", "warning") and not any(
+        text in message.text for text in (*LEFT, *expected)
+    )
+
+
 class Visitor:
     """One page of one user, which remembers every complaint of the browser.
 
@@ -77,7 +89,7 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.complaints.append(f"{self.page.url}: {error}"))
 
     def _hear(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and not any(text in message.text for text in self.expected):
+        if complains(message, self.expected):
             self.complaints.append(f"{self.page.url}: {message.text}")
 
     def go(self, path: str) -> None:

@@ -11,7 +11,7 @@ from django.contrib.staticfiles import finders
 from django.db import connections
 from playwright.sync_api import Page, Route
 
-from tests.demo.browser import STICKS_OUT, chromium, launched
+from tests.demo.browser import STICKS_OUT, chromium, complains, launched
 from tests.waiting import LIMIT_S
 
 SITE = "http://runs.example"
@@ -55,7 +55,7 @@ def opened(world: Any, **view: Any) -> Iterator[tuple[Page, list[str]]]:
     with another_thread() as apart, launched(path) as browser:
         page = browser.new_page(**view)
         page.set_default_timeout(LIMIT_MS)
-        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("console", lambda m: complaints.append(m.text) if complains(m) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.route("**/*", lambda route: answer(client, apart, route))
         yield page, complaints
