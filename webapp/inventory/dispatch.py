@@ -155,9 +155,16 @@ def send_task(node_name: str, task: str, kwargs: Mapping[str, Any]) -> str:
     return _shared().send(node_name, task, kwargs)
 
 
-@cache
+_making = threading.Lock()
+
+
 def _shared() -> Dispatcher:
-    """Of this process. Two threads that begin at once may each make one; the second is kept."""
+    with _making:  # two threads that begin at once get the same
+        return _dispatcher()
+
+
+@cache
+def _dispatcher() -> Dispatcher:
     dispatcher = Dispatcher(settings.VALKEY_URL)
     atexit.register(dispatcher.close)
     return dispatcher
