@@ -16,17 +16,17 @@ def what_ifs(document: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [_row({"change": AS_PLANNED, "kind": None, "name": None}, document, set())]
     for change in changes(document):
         changed = with_change(document, change)
-        change_of = {"change": str(change), "kind": change.kind, "name": change.name}
-        rows.append(_row(change_of, changed, lost(document, changed)))
+        change_fields = {"change": str(change), "kind": change.kind, "name": change.name}
+        rows.append(_row(change_fields, changed, lost(document, changed)))
     return rows
 
 
-def _row(change_of: dict[str, Any], document: dict[str, Any], names: set[str]) -> dict[str, Any]:
+def _row(change_fields: dict[str, Any], document: dict[str, Any], names: set[str]) -> dict[str, Any]:
     from engine.plan.answer import WHAT_IF_S, plan  # compiled kernels: not loaded for a wrong document
 
     answer = plan(parse(PlanRequest, document), budget_s=WHAT_IF_S).as_dict()
     reason = None if answer["feasible"] else no_option(names, answer)
-    return change_of | {"feasible": answer["feasible"], "reason": reason} | figures(answer)
+    return change_fields | {"feasible": answer["feasible"], "reason": reason} | figures(answer)
 
 
 def what_if_lines(rows: list[dict[str, Any]]) -> list[str]:

@@ -46,12 +46,12 @@ class AdamW:
     def step(self) -> None:
         """Step all parameters that have a gradient."""
         for group in self.param_groups:
-            stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
-            states = [self._state_of(parameter) for parameter in stepped]
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            states = [self._state_of(parameter) for parameter in parameters]
             beta1, beta2 = group["betas"]
             step_by_adamw(
-                stepped,
-                [parameter.grad for parameter in stepped],
+                parameters,
+                [parameter.grad for parameter in parameters],
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],  # amsgrad's maxima

@@ -54,11 +54,11 @@ def timed_placements(spec: LaunchSpec, grid: Grid, conditions: Conditions) -> li
     job, ranks = spec.job, ranks_of(grid)
     between = conditions.between(job)
     total = job.cell.pipelines * job.cell.microbatches_of_step // len(grid)
-    with_times = [
+    layouts = [
         timed(spec, ranks, _changes_of(spec, grid, passes), conditions) for passes in passes_of(job, total)
     ]
     move = move_s(spec, ranks, between)
-    return [replace(one, move_s=move) for one in with_times if one is not None]
+    return [replace(one, move_s=move) for one in layouts if one is not None]
 
 
 def _changes_of(spec: LaunchSpec, grid: Grid, passes: tuple[int, int]) -> dict[str, Any]:

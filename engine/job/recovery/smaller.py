@@ -152,10 +152,10 @@ def _placed_again(spec: LaunchSpec, here: Sequence[RankAssignment], done: int) -
         if total % pipelines:
             continue
         grids = placements(spec, here, pipelines, conditions)[:most] + _whole(spec, here, pipelines)
-        moved = [one for grid in grids for one in timed_placements(spec, grid, conditions)]
-        if moved:
+        layouts = [one for grid in grids for one in timed_placements(spec, grid, conditions)]
+        if layouts:
             steps = max(1, job.optimizer.steps - done)
-            return min(moved, key=lambda one: steps * one.iteration_s + one.move_s).layout
+            return min(layouts, key=lambda one: steps * one.iteration_s + one.move_s).layout
     return None
 
 
