@@ -41,5 +41,5 @@ def announce_replay_compilation() -> None:
 
 
 def _cached(kernel: Any, source: str | None) -> bool:
-    """Whether numba has an index file for `kernel`; the folder is one of the present sources."""
+    """Whether numba has an index file for `kernel`. Other sources have another folder."""
     return any(Path(kernel.stats.cache_path).glob(f"{Path(source or '').stem}.{kernel.__name__}-*.nbi"))

@@ -29,12 +29,12 @@ def stop(request: HttpRequest, computation: Computation) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationPages:
-    """The pages of one sort of computations.
+    """The pages of the computations of some kinds.
 
     kinds : values of `ComputationKind`.
     one, several : in words.
     address : what the names of the addresses begin with, as "placement:placement".
-    label, order : of the sort among the kinds of things that a search finds.
+    label, order : of these among the things that a search finds.
     remove, stays : as `ArchivePages`.
     """
 
@@ -48,7 +48,7 @@ class ComputationPages:
     stays: Callable[[Sequence[Any]], list[str]] = lambda things: []
 
     def rows(self) -> ComputationQuerySet:
-        """All of the sort."""
+        """All computations of these kinds."""
         return Computation.objects.of(*self.kinds)
 
     def visible(self, request: HttpRequest, pk: uuid.UUID, *deferred: str) -> Computation:
@@ -115,7 +115,7 @@ class ComputationPages:
         )
 
     def urls(self) -> list[URLPattern]:
-        """The addresses below the list, but those of the sort's own views."""
+        """The addresses below the list that all kinds have; each kind adds its own."""
         name = f"{self.address.partition(':')[2]}-cancel"
         cancel = path("<uuid:pk>/cancel/", require_POST(self.cancel_page), name=name)
         return [*self.archive.urls(), cancel]

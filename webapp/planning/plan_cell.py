@@ -66,7 +66,7 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
 
 
 def coded(spans: Iterable[Span], shape: Shape) -> list[list[Any]]:
-    """[[rank, code…]] of spans in ms; an abstract slot has the length of one."""
+    """[[rank, code…]] of spans whose times are in ms, or in slots, which are drawn as ms."""
     codes: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
     for span in spans:
         stage = span.stage if span.track == "gpu" else span.from_stage
