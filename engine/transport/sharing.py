@@ -10,10 +10,12 @@ import functools
 import math
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar
 
 from engine.control.errors import TransportError
 from engine.errors import InputError
@@ -22,6 +24,7 @@ from engine.transport.endpoint import Buffer, Endpoint, posted
 from engine.transport.handles import Handle, Receive, Send
 from engine.transport.wire import Tag, check_tag
 
+H = TypeVar("H", bound=Handle)
 Order = Sequence[tuple[int, Sequence[int]]]
 _REPORT = struct.Struct("<dd")
 _MOST_LINKS = 1 << 24
@@ -98,7 +101,7 @@ class _Turn:
     left: Callable[[Send], None] | None = None
 
 
-class _SharedEnd:
+class _SharedEnd(ABC):
     """What both ends of a shared link have in common."""
 
     def __init__(
@@ -133,10 +136,15 @@ class _SharedEnd:
         self._pending: set[Handle] = set()
         self._error: TransportError | None = None
 
-    def _begin(self, iteration: int, arm: Callable[[], None]) -> None:
+    def begin_iteration(self, iteration: int) -> None:
+        """Arm the relay for one pass through the order; passes queue up behind each other."""
         self._iteration = iteration
         self._open = dict(self._positions)
-        self._on_loop(arm)
+        self._on_loop(lambda: self._arm(iteration))
+
+    @abstractmethod
+    def _arm(self, iteration: int) -> None:
+        """On the I/O thread: wait for the parts of others that go through this rank."""
 
     def _name(self, tag: Sequence[int]) -> Tag:
         """Name of one of this pipeline's messages of this iteration; each can be asked for once."""
@@ -159,20 +167,29 @@ class _SharedEnd:
         except TransportError as error:
             self._fail(error)
 
-    def _track(self, handle: Handle) -> None:
+    def _track(self, handle: Handle) -> bool:
+        """Have a handle fail with this link; False where the link has failed already."""
         if self._error is not None:
-            raise self._error
+            handle.fail(self._error)
+            return False
         self._pending.add(handle)
         handle.on_settled(self._pending.discard)
+        return True
 
     def _fail(self, error: TransportError) -> None:
         self._error = self._error or error
         for handle in list(self._pending):
             handle.fail(self._error)
 
-    def _check(self, handle: Handle) -> None:
-        if handle.error is not None:
-            raise handle.error
+    def _then(self, handle: H, action: Callable[[H], None]) -> None:
+        """On the I/O thread, run `action` with a handle once it is settled; its error is this link's."""
+
+        def settled(handle: H) -> None:
+            if handle.error is not None:
+                raise handle.error
+            action(handle)
+
+        handle.on_settled(lambda handle: self._guard(lambda: settled(handle)))
 
     def _part(self, size: int, index: int) -> slice:
         parts = len(self._near)
@@ -231,10 +248,6 @@ class SharedSender(_SharedEnd):
         self._own: dict[Tag, _Turn] = {}
         self._latest = -math.inf
 
-    def begin_iteration(self, iteration: int) -> None:
-        """Arm the relay for one pass through the order; passes queue up behind each other."""
-        self._begin(iteration, lambda: self._arm(iteration))
-
     def send(self, tag: Sequence[int], buffer: Buffer, *, not_before: float | None = None) -> SharedSend:
         """Send one of this pipeline's messages of this iteration, when its turn in the order comes.
 
@@ -256,25 +269,18 @@ class SharedSender(_SharedEnd):
                 continue
             channel = self._channel(_Leg.SCATTER)
             receive = self._endpoint.post_receive(self._near[owner], turn.name, channel=channel)
-            receive.on_settled(self._relay_when_here(turn, self._near[owner]))
+            self._then(receive, functools.partial(self._relay, turn, self._near[owner]))
 
-    def _relay_when_here(self, turn: _Turn, origin: int) -> Callable[[Receive], None]:
-        def here(receive: Receive) -> None:
-            self._check(receive)
-            share = self._part(self._padded_to, self._me)
-            turn.part_bytes = max(receive.message_bytes, share.stop - share.start)
-            turn.ready = receive.due
-            turn.left = lambda sent: self._report(turn.name, origin, sent)
-            turn.data = receive.buffer
-            self._pump()
-
-        return lambda receive: self._guard(lambda: here(receive))
+    def _relay(self, turn: _Turn, origin: int, receive: Receive) -> None:
+        share = self._part(self._padded_to, self._me)
+        turn.part_bytes = max(receive.message_bytes, share.stop - share.start)
+        turn.ready = receive.due
+        turn.left = lambda sent: self._report(turn.name, origin, sent)
+        turn.data = receive.buffer
+        self._pump()
 
     def _submit(self, name: Tag, shared: SharedSend, data: memoryview, ready: float) -> None:
-        try:
-            self._track(shared)
-        except TransportError as error:
-            shared.fail(error)
+        if not self._track(shared):
             return
         for index, peer in enumerate(self._near):
             part = data[self._part(len(data), index)]
@@ -295,20 +301,13 @@ class SharedSender(_SharedEnd):
             turn = self._turns.popleft()
             data, turn.data = turn.data, None  # its memory is free as soon as the part has left
             assert data is not None
+            assert turn.left is not None
             # Departures must not overtake each other, though a later part may have been here earlier.
             self._latest = max(self._latest, turn.ready)
             sent = self._send(
                 _Leg.WAN, self._far, turn.name, data, padded_to=turn.part_bytes, not_before=self._latest
             )
-            sent.on_settled(self._when_left(turn))
-
-    def _when_left(self, turn: _Turn) -> Callable[[Send], None]:
-        def left(sent: Send) -> None:
-            self._check(sent)
-            if turn.left is not None:
-                turn.left(sent)
-
-        return lambda sent: self._guard(lambda: left(sent))
+            self._then(sent, turn.left)
 
     def _report(self, name: Tag, origin: int, sent: Send) -> None:
         times = memoryview(_REPORT.pack(sent.start, sent.end))
@@ -316,13 +315,12 @@ class SharedSender(_SharedEnd):
 
     def _await_report(self, name: Tag, peer: int, shared: SharedSend) -> None:
         def reported(receive: Receive) -> None:
-            self._check(receive)
             offset = self._endpoint.clock_offset_s(peer)
             start, end = _REPORT.unpack(receive.buffer)
             shared.part_left(start - offset, end - offset)
 
         receive = self._endpoint.post_receive(peer, name, _REPORT.size, channel=self._channel(_Leg.REPORT))
-        receive.on_settled(lambda receive: self._guard(lambda: reported(receive)))
+        self._then(receive, reported)
 
 
 class SharedReceiver(_SharedEnd):
@@ -330,10 +328,6 @@ class SharedReceiver(_SharedEnd):
 
     Parameters as for :class:`SharedSender`; `near` are the ranks on this, the receiving side.
     """
-
-    def begin_iteration(self, iteration: int) -> None:
-        """Arm the relay for one pass through the order."""
-        self._begin(iteration, lambda: self._arm(iteration))
 
     def post_receive(self, tag: Sequence[int], into: Buffer | int) -> SharedReceive:
         """Wait for one of this pipeline's messages of this iteration.
@@ -350,38 +344,27 @@ class SharedReceiver(_SharedEnd):
         return shared
 
     def _post(self, name: Tag, shared: SharedReceive) -> None:
-        try:
-            self._track(shared)
-        except TransportError as error:
-            shared.fail(error)
+        if not self._track(shared):
             return
         for index, peer in enumerate(self._near):
             part = self._part(shared.nbytes, index)
             place = OnArrival(part.stop - part.start, functools.partial(_at, shared, part))
             source, leg = (self._far, _Leg.WAN) if index == self._me else (peer, _Leg.GATHER)
             receive = self._endpoint.post_receive(source, name, place, channel=self._channel(leg))
-            receive.on_settled(lambda receive: self._guard(lambda: self._arrived(shared, receive)))
-
-    def _arrived(self, shared: SharedReceive, part: Receive) -> None:
-        self._check(part)
-        shared.part_arrived(part)
+            self._then(receive, shared.part_arrived)
 
     def _arm(self, iteration: int) -> None:
         for position, (owner, _) in enumerate(self._order):
             if owner != self._me:
                 name = (iteration, position)
                 receive = self._endpoint.post_receive(self._far, name, channel=self._channel(_Leg.WAN))
-                receive.on_settled(self._forward_when_here(name, self._near[owner]))
+                self._then(receive, functools.partial(self._forward, name, self._near[owner]))
 
-    def _forward_when_here(self, name: Tag, destination: int) -> Callable[[Receive], None]:
-        def here(receive: Receive) -> None:
-            self._check(receive)
-            # On an emulated link the part is here before it is due, and goes on with what is left of its way.
-            # Where this thread woke too late for that, an emulated LAN is not to count it.
-            leaves = min(time.monotonic(), receive.due)
-            self._send(_Leg.GATHER, destination, name, receive.buffer, not_before=leaves, due=receive.due)
-
-        return lambda receive: self._guard(lambda: here(receive))
+    def _forward(self, name: Tag, destination: int, receive: Receive) -> None:
+        # On an emulated link the part is here before it is due, and goes on with what is left of its way.
+        # Where this thread woke too late for that, an emulated LAN is not to count it.
+        leaves = min(time.monotonic(), receive.due)
+        self._send(_Leg.GATHER, destination, name, receive.buffer, not_before=leaves, due=receive.due)
 
 
 def _at(shared: SharedReceive, part: slice) -> memoryview:
