@@ -31,7 +31,7 @@ from torch import Tensor
 from engine.nn.device import Moment
 from engine.nn.lane import Lane, Transfer
 from engine.schedule.ir import OpKind, Schedule
-from engine.train.exchange import Key, Message, Passage, Sent, peer_errors
+from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage, Sent, peer_errors
 
 AHEAD = 2  # receives of a link that are posted before they are needed
 SENDER, RECEIVER = 0, 1  # numbers of the ranks in a link's group
@@ -61,14 +61,11 @@ class _DirectSent:
         return Passage(start=start, end=end, arrives=end)
 
 
-class DirectOutgoing:
+class DirectOutgoing(Outgoing):
     """Sends to rank `peer` in the order of the calls, each message once the ops so far have made it."""
 
     def __init__(self, link: DirectLink, peer: int) -> None:
         self._link, self._peer = link, peer
-
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
 
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         # Not `ready`: it may have been made contiguous since.
@@ -78,7 +75,7 @@ class DirectOutgoing:
         return _DirectSent(transfer, self._peer)
 
 
-class DirectIncoming:
+class DirectIncoming(Incoming):
     """Receives from rank `peer`.
 
     order : keys of the messages of an iteration, in the order in which they are sent.

@@ -10,6 +10,7 @@ import contextlib
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,18 +55,26 @@ class Message:
     arrived: float
 
 
-class Incoming(Protocol):
+class _End:
+    """An end of one direction of one hop."""
+
+    def begin(self, iteration: int) -> None:
+        """An iteration begins, for which most kinds of hops have nothing to prepare."""
+
+
+class Incoming(_End, ABC):
     """One direction of one hop, at its receiving end; each key comes once an iteration."""
 
-    def begin(self, iteration: int) -> None: ...
+    @abstractmethod
     def post(self, key: Key, nbytes: int) -> None: ...
+    @abstractmethod
     def wait(self, key: Key) -> Message: ...
 
 
-class Outgoing(Protocol):
+class Outgoing(_End, ABC):
     """One direction of one hop, at its sending end; each key goes once an iteration."""
 
-    def begin(self, iteration: int) -> None: ...
+    @abstractmethod
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         """Send a tensor that is there since `ready`."""
 
@@ -83,7 +92,7 @@ class _GlooSent:
         return Passage(start=self.start, end=end, arrives=end)
 
 
-class LanIncoming:
+class LanIncoming(Incoming):
     """Receives from a rank in the same data centre, by torch.distributed (gloo).
 
     tag : of a key, the same number on both sides and on no other link between the two ranks.
@@ -102,9 +111,6 @@ class LanIncoming:
         self._new_buffer = new_buffer
         self._posted: dict[Key, tuple[Any, Tensor]] = {}
 
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
-
     def post(self, key: Key, nbytes: int) -> None:
         buffer = self._new_buffer(nbytes)
         self._posted[key] = self._group.recv([buffer], self._member, self._tag(key)), buffer
@@ -115,14 +121,11 @@ class LanIncoming:
         return Message(buffer, time.monotonic())  # gloo does not say since when
 
 
-class LanOutgoing:
+class LanOutgoing(Outgoing):
     """Sends to a rank in the same data centre, by torch.distributed (gloo)."""
 
     def __init__(self, group: Any, member: int, peer: int, tag: Callable[[Key], int]) -> None:
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
-
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
 
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         start = time.monotonic()
@@ -140,15 +143,12 @@ class _TransportSent:
         return Passage(start=self.sent.start, end=self.sent.end, arrives=self.sent.end + self.delay_s)
 
 
-class WanIncoming:
+class WanIncoming(Incoming):
     """Receives over the WAN where each pipeline has its own link (spatial sharing); `link` is its number."""
 
     def __init__(self, endpoint: Endpoint, peer: int, link: int) -> None:
         self._endpoint, self._peer, self._link = endpoint, peer, link
         self._posted: dict[Key, Any] = {}
-
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
 
     def post(self, key: Key, nbytes: int) -> None:
         tag = (MESSAGE, self._link, *key)
@@ -158,7 +158,7 @@ class WanIncoming:
         return _received(self._posted.pop(key))
 
 
-class WanOutgoing:
+class WanOutgoing(Outgoing):
     """Sends over the WAN where each pipeline has its own link (spatial sharing); `link` is its number.
 
     delay_s : gives the latency of the link at present, in seconds.
@@ -170,16 +170,13 @@ class WanOutgoing:
         self._endpoint, self._peer, self._link = endpoint, peer, link
         self._padded_to, self._delay_s = padded_to, delay_s
 
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
-
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> Sent:
         tag, to = (MESSAGE, self._link, *key), self._padded_to
         sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=to, not_before=ready)
         return _TransportSent(sent, self._delay_s())
 
 
-class SharedIncoming:
+class SharedIncoming(Incoming):
     """Receives over a hop whose pipelines share their links in time (temporal sharing, Atlas §4.3)."""
 
     def __init__(self, receiver: SharedReceiver) -> None:
@@ -196,7 +193,7 @@ class SharedIncoming:
         return _received(self._posted.pop(key))
 
 
-class SharedOutgoing:
+class SharedOutgoing(Outgoing):
     """Sends over a hop whose pipelines share their links in time (temporal sharing, Atlas §4.3)."""
 
     def __init__(self, sender: SharedSender, *, delay_s: Callable[[], float]) -> None:
@@ -210,14 +207,11 @@ class SharedOutgoing:
         return _TransportSent(sent, self._delay_s())
 
 
-class Silent:
+class Silent(Incoming, Outgoing):
     """An end of a hop at a rank that another one of its stage speaks for (tensor parallelism)."""
 
     def __init__(self) -> None:
         self._posted: dict[Key, int] = {}
-
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
 
     def post(self, key: Key, nbytes: int) -> None:
         self._posted[key] = nbytes
@@ -247,7 +241,7 @@ class _Held:
         return self._sent.wait()
 
 
-class InTurn:
+class InTurn(Outgoing):
     """Sends in the order that the schedule lists for a link, holding back what is made before its turn."""
 
     def __init__(self, outgoing: Outgoing, order: Sequence[Key]) -> None:

@@ -27,7 +27,7 @@ from engine.model.presets import KNOWN
 from engine.nn.device import CpuDevice, CudaDevice, Device, Moment
 from engine.nn.model import DTYPES, Stage
 from engine.schedule.ir import OpKind
-from engine.train.exchange import Key, Message, Passage
+from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage
 from engine.train.executor import Executor, Part, Port, Position, Sizes, Work
 from engine.train.gradients import Gradients
 from engine.train.recorder import HopDirection
@@ -219,13 +219,10 @@ def _tokens(job: TrainJob) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(slots=True)
-class _Ready:
+class _Ready(Incoming):
     """A neighbour whose message, always the same, is there already: a GPU waits for no host that draws."""
 
     message: Tensor
-
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
 
     def post(self, key: Key, nbytes: int) -> None:
         """It is there already."""
@@ -234,11 +231,8 @@ class _Ready:
         return Message(self.message, time.monotonic())
 
 
-class _Dropped:
+class _Dropped(Outgoing):
     """A neighbour that takes what is sent at once."""
-
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
 
     def send(self, key: Key, tensor: Tensor, ready: Moment) -> "_Dropped":
         return self

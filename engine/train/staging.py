@@ -22,7 +22,7 @@ class _Fetched:
         return self.future.result().wait()
 
 
-class StagedOutgoing:
+class StagedOutgoing(Outgoing):
     """Sends through host memory, in parallel with the ops, in the order of the calls.
 
     The thread has a stream for its copies on a GPU: one for each way on which something is sent.
