@@ -117,10 +117,7 @@ class StoreServer:
 
     def _set(self, key: str, value: bytes) -> None:
         with self._lock:
-            self._values[key] = value
-            arrived = self._awaited.pop(key, None)
-        if arrived is not None:
-            arrived.set()
+            self._put(key, value)
 
     def _add(self, key: str, amount: int) -> int:
         with self._lock:
@@ -128,11 +125,14 @@ class StoreServer:
                 total = int(self._values.get(key, b"0")) + amount
             except ValueError:
                 raise ChannelLost(f"{key} is no number to add to") from None
-            self._values[key] = str(total).encode()
-            arrived = self._awaited.pop(key, None)
-        if arrived is not None:
-            arrived.set()
+            self._put(key, str(total).encode())
         return total
+
+    def _put(self, key: str, value: bytes) -> None:
+        """Under the lock: a value is there, and those that await it go on."""
+        self._values[key] = value
+        if arrived := self._awaited.pop(key, None):
+            arrived.set()
 
     def _await(self, key: str, connected: socket.socket) -> None:
         """Return once a key is there. Raises ChannelLost where the member that waits is gone."""
