@@ -10,16 +10,9 @@ from typing import Protocol
 
 from engine.job.events import training
 from engine.job.events.base import Emit
+from engine.train.agreement import Store
 
 KEY = "stop_after"
-
-
-class Store(Protocol):
-    """The methods used of torch.distributed's stores."""
-
-    def check(self, keys: list[str], /) -> bool: ...
-    def get(self, key: str, /) -> bytes: ...
-    def set(self, key: str, value: str, /) -> None: ...
 
 
 class Flag(Protocol):

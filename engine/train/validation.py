@@ -23,6 +23,7 @@ from engine.nn.device import Device
 from engine.nn.model import DTYPES, Stage, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.schedule.traversal import Traversal
+from engine.train.agreement import ForgettingStore, taken
 from engine.train.corpus import Corpus
 from engine.train.exchange import VALIDATION, lost_is_peer_lost, raw
 from engine.transport import Endpoint
@@ -34,22 +35,13 @@ POLL_S = 0.005
 log = logging.getLogger(__name__)
 
 
-class Store(Protocol):
-    """The methods used of torch.distributed's stores."""
-
-    def check(self, keys: list[str], /) -> bool: ...
-    def get(self, key: str, /) -> bytes: ...
-    def set(self, key: str, value: str, /) -> None: ...
-    def delete_key(self, key: str, /) -> bool: ...
-
-
 class Fabric(Protocol):
     """The connections of this rank."""
 
     endpoint: Endpoint | None
 
     @property
-    def store(self) -> Store: ...
+    def store(self) -> ForgettingStore: ...
     def at(self, pipeline: int, stage: int) -> RankAssignment: ...
 
 
@@ -174,8 +166,4 @@ class Validation:
         """The sums of all pipelines, in their order: the same sum every time."""
         store = self._fabric.store
         for pipeline in range(self._job.cell.pipelines):
-            key = f"validation/{step}/{pipeline}"
-            while not store.check([key]):
-                time.sleep(POLL_S)
-            yield float(store.get(key))
-            store.delete_key(key)
+            yield float(taken(store, f"validation/{step}/{pipeline}", poll_s=POLL_S))

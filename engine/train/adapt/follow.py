@@ -14,18 +14,16 @@ from engine.job.adapt.measured import summary
 from engine.schedule import Schedule
 from engine.schedule.text import parse_schedule
 from engine.simulate.spans import Span
+from engine.train import agreement
 
 SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
 Announced = tuple[int, Schedule | None]  # from which iteration on; None: a checkpoint is saved after it
 
 
-class Store(Protocol):
-    """The methods used of torch.distributed's stores."""
+class Store(agreement.Store, Protocol):
+    """A store that reads several values at once."""
 
-    def check(self, keys: list[str], /) -> bool: ...
-    def get(self, key: str, /) -> bytes: ...
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
-    def set(self, key: str, value: str, /) -> None: ...
 
 
 class Follower:

@@ -29,8 +29,9 @@ from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.sections.persistence import CheckpointSettings
 from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.train.agreement import ForgettingStore
 from engine.train.checkpoint.layers import copy_of, load_into
-from engine.train.checkpoint.saver import Helper, Saver, Store, Terms
+from engine.train.checkpoint.saver import Helper, Saver, Terms
 from engine.train.corpus import Corpus
 from engine.train.optimizer import Optimizer
 from engine.train.zero import ShardedAdamW
@@ -52,7 +53,7 @@ class Keeper:
         self,
         spec: LaunchSpec,
         me: RankAssignment,
-        store: Store,
+        store: ForgettingStore,
         corpus: Corpus,
         *,
         layers: Mapping[int, nn.Module],

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from engine.job.events.base import Emit
 from engine.job.events.training import Checkpoint as CheckpointEvent
 from engine.job.events.training import CheckpointState
 from engine.job.sections.persistence import CheckpointSettings
+from engine.train.agreement import ForgettingStore, taken
 from engine.train.checkpoint.layers import to_bytes
 
 log = logging.getLogger(__name__)
@@ -31,18 +32,6 @@ POLL_S = 0.02
 NONCE = "checkpoint/nonce"
 
 Copies = Mapping[int, Mapping[str, Tensor]]  # of layers by number
-
-
-class Store(Protocol):
-    """The methods used of torch.distributed's stores.
-
-    Not `wait`, which blocks the store for other threads.
-    """
-
-    def check(self, keys: list[str], /) -> bool: ...
-    def get(self, key: str, /) -> bytes: ...
-    def set(self, key: str, value: str, /) -> None: ...
-    def delete_key(self, key: str, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +64,7 @@ class Saver:
     def __init__(
         self,
         terms: Terms,
-        store: Store,
+        store: ForgettingStore,
         *,
         rank: int,
         copies: Callable[[], Copies],
@@ -165,7 +154,7 @@ class Saver:
         problems = [problem] if problem else []
         for rank in self._terms.writers:
             if rank != self._rank:
-                answer = self._answer(_key(step, rank))
+                answer = json.loads(taken(self._store, _key(step, rank), poll_s=POLL_S))
                 files += [LayerFile(**file) for file in answer["files"]]
                 problems += [answer["problem"]] if answer["problem"] else []
         self._await_sound(step)
@@ -197,13 +186,6 @@ class Saver:
             detail=problem,
             removed=removed,
         )
-
-    def _answer(self, key: str) -> dict[str, Any]:
-        while not self._store.check([key]):
-            time.sleep(POLL_S)
-        answer: dict[str, Any] = json.loads(self._store.get(key))
-        self._store.delete_key(key)
-        return answer
 
     def _await_sound(self, step: int) -> None:
         with self._changed:

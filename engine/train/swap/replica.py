@@ -24,6 +24,7 @@ from engine.job.events.base import Emit
 from engine.job.events.training import Log
 from engine.job.launch import LaunchSpec
 from engine.job.swap.tracker import TRACKER_MACHINES
+from engine.train.boundary import Flag
 from engine.train.swap.journal import Journal, Record, record_from
 from engine.train.swap.messages import (
     FROM_REPLICA,
@@ -40,7 +41,7 @@ from engine.train.swap.messages import (
     TrackerAddress,
     Welcome,
 )
-from engine.train.swap.tracker import SILENT_S, TICK_S, Flag, Tracker
+from engine.train.swap.tracker import SILENT_S, TICK_S, Tracker
 
 AGAIN_S = 0.5  # between two attempts to connect to another replica
 JOIN_S = 120.0  # for the first replica to be there

@@ -17,13 +17,13 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine.control.selector_driver import SelectorChannel
 from engine.job.events.base import Emit
 from engine.job.events.training import Boundary
 from engine.job.launch import LaunchSpec
 from engine.job.losses import bits_per_byte
+from engine.train.boundary import Flag
 from engine.train.swap.journal import Changed, Committed, Journal, Measured, Over, Record, Stepped
 from engine.train.swap.ledger import Ledger
 from engine.train.swap.messages import (
@@ -55,12 +55,6 @@ RETRY_S = 1.0  # after a sum that failed though nobody is lost yet: the one who 
 MOST_RETRIES = 3
 TICK_S = 1.0
 RETURN_S = 15.0  # a worker that has not found the new tracker by then is lost; it may notice 4 s later
-
-
-class Flag(Protocol):
-    """A byte that the host sets."""
-
-    def __getitem__(self, index: int, /) -> int: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
