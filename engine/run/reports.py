@@ -7,11 +7,12 @@ from collections.abc import Callable
 from engine.job.losses import Losses, bits_per_byte, step_event
 from engine.job.recovery.history import Board
 from engine.run.building import Ground
+from engine.train.background import Background
 from engine.train.corpus import Corpus
 from engine.train.gradients import Gradients
 from engine.train.log_lines import FIRST_RANK_EVERY_S, ProgressLog
 from engine.train.start import Die
-from engine.train.totals import Background, Totals
+from engine.train.totals import Totals
 
 
 class StepReports:
@@ -44,7 +45,7 @@ class StepReports:
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
         self._totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below()) if me.leads else None
         reports = job.optimizer.clip is None and me.pipeline == 0
-        self._background = Background(self._totals, self._report, die) if reports and self._totals else None
+        self._background = Background(self._gather, die, name="totals") if reports and self._totals else None
         self._changed = threading.Condition()
         self._reported = first  # steps that were told of
 
@@ -64,7 +65,7 @@ class StepReports:
     def contribute(self, iteration: int, square_sum: float, loss: float) -> None:
         """Pass this stage's numbers on in the background, in a run whose gradients are not clipped."""
         if self._background:
-            self._background.contribute(iteration, square_sum, loss)
+            self._background.put((iteration, square_sum, loss))
 
     def begin_at(self, step: int) -> None:
         """So many steps were told of before."""
@@ -80,6 +81,11 @@ class StepReports:
         """Wait until all contributions are passed on."""
         if self._background:
             self._background.close()
+
+    def _gather(self, own: tuple[int, float, float]) -> None:
+        """In the background: add this stage's numbers of an iteration to those of the others, and report."""
+        assert self._totals is not None
+        self._report(own[0], *self._totals.gather(*own))
 
     def _report(self, iteration: int, square_sum: float, loss: float) -> None:
         if not self._ground.is_first:

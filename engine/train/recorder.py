@@ -1,6 +1,5 @@
 """Records a rank's work: spans per iteration as events, and bounded statistics for the result."""
 
-import queue
 import resource
 import sys
 import threading
@@ -15,7 +14,8 @@ from engine.job.event_writer import EventWriter
 from engine.job.events.training import Spans
 from engine.job.launch import RankAssignment
 from engine.simulate.spans import Payload, Span, SpanOp, Track
-from engine.train.exchange import Passage, Sent
+from engine.train.background import Background
+from engine.train.exchange import Sent
 
 WARM_UP = 2  # iterations left out of the statistics
 LONGEST_WINDOW = 10_000  # iterations over which medians are taken
@@ -59,6 +59,9 @@ class _Iteration:
         return self.end if self.start is None else self.start
 
 
+_UnderWay = tuple[_Iteration, HopDirection, int, Sent]  # a message of a microbatch
+
+
 @dataclass(slots=True)
 class _Traffic:
     nbytes: int = 0
@@ -84,8 +87,8 @@ class Recorder:
         self.clock = Clock()
         self._me, self._writer, self._die, self._report = me, writer, die, report
         self._lock = threading.Lock()
-        self._reapers: dict[Track, queue.SimpleQueue[Any]] = {}
-        self._threads: list[threading.Thread] = []
+        # One per track: a LAN message must not wait for a WAN message to learn that it has ended.
+        self._reapers: dict[Track, Background[_UnderWay]] = {}
         self._now: _Iteration | None = None
         self._warm_from: int | None = None
         self._ops: dict[tuple[str, int], deque[float]] = {}  # by kind and chunk
@@ -162,7 +165,9 @@ class Recorder:
         assert record is not None
         with self._lock:
             record.missing += 1
-        self._reaper(hop.track).put((record, hop, microbatch, sent))
+        if hop.track not in self._reapers:
+            self._reapers[hop.track] = Background(self._reap, self._die, name=f"sent over {hop.track}")
+        self._reapers[hop.track].put((record, hop, microbatch, sent))
 
     def _is_warm(self, record: _Iteration) -> bool:
         return self._warm_from is not None and record.number >= self._warm_from
@@ -182,9 +187,7 @@ class Recorder:
     def drain(self) -> None:
         """Wait for the transfers under way and end the background threads."""
         for reaper in self._reapers.values():
-            reaper.put(None)
-        for thread in self._threads:
-            thread.join()
+            reaper.close()
 
     def medians(self) -> dict[str, float]:
         """Median duration in seconds of the latest ops by kind, without the first iterations.
@@ -223,25 +226,10 @@ class Recorder:
             "dropped_events": self._writer.dropped,
         }
 
-    def _reaper(self, track: Track) -> queue.SimpleQueue[Any]:
-        # One per track: a LAN message must not wait for a WAN message to learn that it has ended.
-        if track not in self._reapers:
-            self._reapers[track] = queue.SimpleQueue()
-            thread = threading.Thread(target=self._reap, args=(self._reapers[track],), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        return self._reapers[track]
-
-    def _reap(self, under_way: queue.SimpleQueue[Any]) -> None:
-        try:
-            while (item := under_way.get()) is not None:
-                record, hop, microbatch, sent = item
-                self._note(record, hop, microbatch, sent.wait())
-        except BaseException as error:
-            self._die(error)
-
-    def _note(self, record: _Iteration, hop: HopDirection, microbatch: int, passage: Passage) -> None:
-        unix = self.clock.unix
+    def _reap(self, under_way: _UnderWay) -> None:
+        """In the background: wait until a message has left, and complete its span."""
+        record, hop, microbatch, sent = under_way
+        passage, unix = sent.wait(), self.clock.unix
         span = Span(
             track=hop.track,
             pipeline=self._me.pipeline,

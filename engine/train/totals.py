@@ -1,9 +1,6 @@
 """Loss and gradient norm of the whole model: scalars handed up the pipeline, each stage adding its own."""
 
-import queue
 import struct
-import threading
-from collections.abc import Callable
 
 from engine.control.silence import WAIT_S
 from engine.train.exchange import TOTALS, lost_is_peer_lost
@@ -47,35 +44,3 @@ class Totals:
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
         square_sum, loss = _PAIR.unpack(bytes(receive.buffer))
         return square_sum, loss
-
-
-class Background:
-    """Gathers totals in a thread, so that no iteration waits for them where nothing depends on them."""
-
-    def __init__(
-        self,
-        totals: Totals,
-        report: Callable[[int, float, float], None],
-        die: Callable[[BaseException], None],
-    ) -> None:
-        self._totals, self._report, self._die = totals, report, die
-        self._queue: queue.SimpleQueue[tuple[int, float, float] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="totals", daemon=True)
-        self._thread.start()
-
-    def contribute(self, iteration: int, square_sum: float, loss: float) -> None:
-        """This stage's numbers of an iteration."""
-        self._queue.put((iteration, square_sum, loss))
-
-    def close(self) -> None:
-        """Wait until all contributions are passed on."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while (item := self._queue.get()) is not None:
-                iteration, square_sum, loss = item
-                self._report(iteration, *self._totals.gather(iteration, square_sum, loss))
-        except BaseException as error:
-            self._die(error)
