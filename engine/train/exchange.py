@@ -12,6 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -262,6 +263,17 @@ class InTurn(Outgoing):
             its.became(self._outgoing.send(turn, waiting, since))
             self._next += 1
         return message
+
+
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """An operation on a tensor that a thread carries out; it is waited for as for one of gloo."""
+
+    future: "Future[None]"
+
+    def wait(self) -> None:
+        """Return once the tensor holds the sum. Raises what the operation raised."""
+        self.future.result()
 
 
 def raw(tensor: Tensor) -> memoryview:

@@ -7,7 +7,7 @@ buffer is summed by one replica at a time, and then handed on.
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -15,19 +15,8 @@ from torch import Tensor
 from engine.cluster.all_reduce import AllReduce
 from engine.control.errors import PeerLost
 from engine.control.silence import WAIT_S
-from engine.train.exchange import SUM, raw
+from engine.train.exchange import SUM, Summing, raw
 from engine.transport import Endpoint, TransportError
-
-
-class _Summing:
-    """A sum under way."""
-
-    def __init__(self, future: "Future[None]") -> None:
-        self._future = future
-
-    def wait(self) -> None:
-        """Return once the buffer holds the sum. Raises PeerLost."""
-        self._future.result()
 
 
 class Sums(ABC):
@@ -50,11 +39,11 @@ class Sums(ABC):
         self._count = first
         self._thread = ThreadPoolExecutor(1, "sums")
 
-    def allreduce(self, tensors: list[Tensor]) -> _Summing:
+    def allreduce(self, tensors: list[Tensor]) -> Summing:
         """Begin to sum a flat tensor in place; sums are taken one after the other."""
         (tensor,) = tensors
         number, self._count = self._count, self._count + 1
-        return _Summing(self._thread.submit(self._sum, number, tensor))
+        return Summing(self._thread.submit(self._sum, number, tensor))
 
     @abstractmethod
     def _sum(self, number: int, tensor: Tensor) -> None:

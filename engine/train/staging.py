@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from engine.nn.device import Device, Moment
-from engine.train.exchange import Key, Outgoing, Passage, Sent
+from engine.train.exchange import Key, Outgoing, Passage, Sent, Summing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,6 @@ class StagedOutgoing(Outgoing):
         return self._outgoing.send(key, fetched, time.monotonic())
 
 
-@dataclass(frozen=True, slots=True)
-class _Summing:
-    future: "Future[None]"
-
-    def wait(self) -> None:
-        """Return once the buffer on the device holds the sum. Raises what the group raised."""
-        self.future.result()
-
-
 class StagedSums:
     """A group that sums tensors of a device in host memory: fetched, summed, put back, one after the other.
 
@@ -65,21 +56,21 @@ class StagedSums:
         self.for_one = sums_for_one(group)
         self._thread = ThreadPoolExecutor(1, "sums")
 
-    def allreduce(self, tensors: list[Tensor]) -> _Summing:
+    def allreduce(self, tensors: list[Tensor]) -> Summing:
         """Begin to sum a flat tensor in place, as it is once the ops so far are done."""
         return self._begin(tensors, self._group.allreduce)
 
-    def reduce(self, tensors: list[Tensor], options: Any) -> _Summing:
+    def reduce(self, tensors: list[Tensor], options: Any) -> Summing:
         """Begin to sum a flat tensor in place, for the rank that torch's ReduceOptions name."""
         return self._begin(tensors, lambda host: self._group.reduce(host, options))
 
-    def broadcast(self, tensors: list[Tensor], options: Any) -> _Summing:
+    def broadcast(self, tensors: list[Tensor], options: Any) -> Summing:
         """Begin to copy a flat tensor of the rank that torch's BroadcastOptions name to all others."""
         return self._begin(tensors, lambda host: self._group.broadcast(host, options))
 
-    def _begin(self, tensors: list[Tensor], operate: Callable[[list[Tensor]], Any]) -> _Summing:
+    def _begin(self, tensors: list[Tensor], operate: Callable[[list[Tensor]], Any]) -> Summing:
         (tensor,) = tensors
-        return _Summing(self._thread.submit(self._through_host, tensor, self._device.now(), operate))
+        return Summing(self._thread.submit(self._through_host, tensor, self._device.now(), operate))
 
     def _through_host(self, tensor: Tensor, ready: Moment, operate: Callable[[list[Tensor]], Any]) -> None:
         self._device.reach(ready)
