@@ -9,7 +9,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from engine.documents import read_json
@@ -136,13 +136,7 @@ def measure(
 def _peer(rank: int, address: Address, count: int, shape: LinkShape | None) -> Peer:
     if shape is None:
         return Peer(rank=rank, address=address, connections=count)
-    emulated = LinkShape(
-        one_way_delay_s=shape.one_way_delay_s,
-        cap_bytes_per_s=shape.cap_bytes_per_s,
-        window_bytes=shape.window_bytes,
-        connections=count,
-    )
-    return Peer(rank=rank, address=address, shape=emulated)
+    return Peer(rank=rank, address=address, shape=replace(shape, connections=count))
 
 
 def _ping(endpoint: Endpoint, number: int, patience_s: float) -> float:

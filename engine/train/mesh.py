@@ -17,7 +17,6 @@ from engine.control.silence import WAIT_S
 from engine.job.backends import Backend, backend_of, hops_of
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
-from engine.job.network import HopNetwork
 from engine.job.stage_ring import stage_ring
 from engine.nn.device import Device
 from engine.nn.lane import CudaLane
@@ -301,11 +300,7 @@ class Mesh:
 
     def _peer(self, other: RankAssignment) -> Peer:
         host, port = json.loads(self.store.get(f"address/{other.rank}"))
-        if other.dc == self.me.dc:
-            return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self.me.dc_name}")
-        network = self.job.between(self.me.dc, other.dc)
-        assert network is not None, "every pair of data centres that talk has a link"
-        return wan_peer(self.job, self.me, other, (host, port), network)
+        return peer_of(self.job, self.me, other, (host, port))
 
 
 def nccl_group(store: Any, me: RankAssignment, ranks: list[int], *, urgent: bool) -> Any:
@@ -331,10 +326,12 @@ def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
     return ProcessGroupGloo(store, ranks.index(me.rank), len(ranks), options)
 
 
-def wan_peer(
-    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork
-) -> Peer:
-    """A rank in another data centre."""
+def peer_of(job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address) -> Peer:
+    """Another rank of a run as the endpoint of `me` knows it: in the same data centre, or over the WAN."""
+    if other.dc == me.dc:
+        return Peer(rank=other.rank, address=address, link=f"LAN of {me.dc_name}")
+    network = job.between(me.dc, other.dc)
+    assert network is not None, "every two data centres whose ranks talk have a link"
     # Between two processes of one machine there is no WAN but an emulated one.
     emulated = job.device.kind == "emulated" or other.host == me.host
     shape = LinkShape(

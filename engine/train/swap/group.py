@@ -16,7 +16,7 @@ from engine.control.rendezvous import RENDEZVOUS_S
 from engine.job.all_reduce import BUCKET_BYTES
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.train.exchange import finish
-from engine.train.mesh import gloo_group, wan_peer
+from engine.train.mesh import gloo_group, peer_of
 from engine.train.ring import Ring
 from engine.train.store import RunStore, join_store, serve_store
 from engine.train.swap.messages import Address, Member
@@ -123,12 +123,7 @@ class Groups:
     def _peer(self, member: Member) -> Peer:
         other = self._by_rank[member.rank]
         assert member.endpoint is not None, "in several data centres each worker has one"
-        host, port = member.endpoint
-        if other.dc == self._me.dc:
-            return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self._me.dc_name}")
-        network = self._job.between(self._me.dc, other.dc)
-        assert network is not None, "every two data centres with workers have a link"
-        return wan_peer(self._job, self._me, other, (host, port), network)
+        return peer_of(self._job, self._me, other, member.endpoint)
 
     def _new_endpoint(self) -> Endpoint:
         return Endpoint(
