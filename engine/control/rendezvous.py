@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from engine.control.errors import AuthenticationError, ChannelLost, PeerLost
-from engine.control.handshake import Handshake, Identity, dial
+from engine.control.handshake import Handshake, Identity
 from engine.control.messages import Messages
-from engine.control.thread_driver import BlockingChannel
+from engine.control.thread_driver import BlockingChannel, call
 from engine.control.thread_server import ThreadServer
 from engine.inputs import Document
 
@@ -161,7 +161,7 @@ class StoreClient:
     def __init__(self, address: tuple[str, int], me: Identity, *, peer: int) -> None:
         self._where = f"{address[0]}:{address[1]}"
         self._lock = threading.Lock()
-        self._socket, self._channel = self._connected(address, me, peer)
+        self._channel = self._connected(address, me, peer)
         self._answers = self._channel.messages()
 
     def set(self, key: str, value: bytes) -> None:
@@ -186,13 +186,12 @@ class StoreClient:
 
     def close(self) -> None:
         """Leave."""
-        self._channel.end()
-        self._socket.close()
+        self._channel.close()
 
     def _ask(self, request: Request, within_s: float = RENDEZVOUS_S) -> Answer:
         with self._lock:
             try:
-                self._socket.settimeout(within_s)
+                self._channel.expect_within(within_s)
                 self._channel.send(request)
                 return next(self._answers)
             except TimeoutError:
@@ -202,25 +201,16 @@ class StoreClient:
             except (OSError, StopIteration) as error:
                 raise PeerLost(f"lost the rendezvous at {self._where}: {error or 'it ended'}") from None
 
-    def _connected(
-        self, address: tuple[str, int], me: Identity, peer: int
-    ) -> tuple[socket.socket, BlockingChannel[Answer]]:
+    def _connected(self, address: tuple[str, int], me: Identity, peer: int) -> BlockingChannel[Answer]:
         deadline = time.monotonic() + RENDEZVOUS_S
         while True:
-            left_s = max(PAUSE_S, deadline - time.monotonic())
             try:
-                connected = socket.create_connection(address, timeout=left_s)
+                left_s = max(PAUSE_S, deadline - time.monotonic())
+                return call(address, me, peer, FROM_STORE, seconds=left_s)
             except OSError as error:
-                why: OSError = error
-            else:
-                try:
-                    handshake = Handshake(dial(me, peer=peer))
-                    return connected, BlockingChannel(connected, handshake, FROM_STORE, seconds=left_s)
-                except OSError as error:
-                    connected.close()
-                    why = error
-            if isinstance(why, AuthenticationError) or time.monotonic() >= deadline:
-                raise PeerLost(f"no rendezvous at {self._where}: {why.strerror or why}") from None
+                if isinstance(error, AuthenticationError) or time.monotonic() >= deadline:
+                    why = error.strerror or error
+                    raise PeerLost(f"no rendezvous at {self._where}: {why}") from None
             time.sleep(PAUSE_S)
 
 

@@ -9,7 +9,7 @@ from typing import Generic
 
 from engine.control.channel import Channel
 from engine.control.errors import AuthenticationError, ChannelLost
-from engine.control.handshake import HANDSHAKE_S, Greeting, Handshake
+from engine.control.handshake import HANDSHAKE_S, Greeting, Handshake, Identity, dial
 from engine.control.messages import M, Messages, line_of
 from engine.inputs import Document
 
@@ -99,3 +99,25 @@ class BlockingChannel(Generic[M]):
         """Let both sides' reads end; may be called from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it, and close the socket."""
+        self.end()
+        self._socket.close()
+
+
+def call(
+    address: tuple[str, int], me: Identity, peer: int, incoming: Messages[M], *, seconds: float
+) -> BlockingChannel[M]:
+    """Connect to `peer` at an address; connection and handshake may take `seconds` each.
+
+    Raises AuthenticationError, ChannelLost, OSError (among them TimeoutError).
+    """
+    connected = socket.create_connection(address, timeout=seconds)
+    try:
+        channel = BlockingChannel(connected, Handshake(dial(me, peer=peer)), incoming, seconds=seconds)
+    except OSError:
+        connected.close()
+        raise
+    connected.settimeout(None)
+    return channel

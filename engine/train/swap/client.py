@@ -2,17 +2,15 @@
 
 import contextlib
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engine.control.errors import PeerLost
-from engine.control.handshake import Handshake, dial
 from engine.control.identity import identity_of
 from engine.control.messages import Beat
-from engine.control.thread_driver import BlockingChannel
+from engine.control.thread_driver import BlockingChannel, call
 from engine.inputs import Document
 from engine.job.launch import LaunchSpec
 from engine.train.swap.messages import (
@@ -95,16 +93,7 @@ class Client:
 
     def _connected(self, tracker: TrackerAddress, seconds: float) -> BlockingChannel[FromTracker]:
         me = identity_of(self._spec, self._rank, LISTENERS)
-        connected = socket.create_connection(tracker.address, seconds)
-        try:
-            channel = BlockingChannel(
-                connected, Handshake(dial(me, peer=tracker.rank)), FROM_TRACKER, seconds=seconds
-            )
-        except OSError:
-            connected.close()
-            raise
-        connected.settimeout(None)
-        return channel
+        return call(tracker.address, me, tracker.rank, FROM_TRACKER, seconds=seconds)
 
     def _listen(self) -> None:
         messages: Iterator[FromTracker] | None = self._channel.messages()
