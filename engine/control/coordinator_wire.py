@@ -16,6 +16,7 @@ from engine.prefill.messages import (
 # Of the coordinator of the run's first data centre; the next one's is one more: past all ranks.
 COORDINATOR_RANK = 1_000_000
 GATEWAY_RANK = 2_000_000
+Question = PrefillRequest | Withdraw | Account
 Answer = Accepted | Refused | Token | Done | Failed | Accounted
-FROM_GATEWAY: Messages[PrefillRequest | Withdraw | Account] = Messages(PrefillRequest, Withdraw, Account)
-FROM_COORDINATOR: Messages[Answer] = Messages(Accepted, Refused, Token, Done, Failed, Accounted)
+FROM_GATEWAY: Messages[Question] = Messages(Question)
+FROM_COORDINATOR: Messages[Answer] = Messages(Answer)

@@ -1,7 +1,5 @@
 """Messages of a control channel: documents that are told apart by their `kind`, one JSON object a line."""
 
-from functools import reduce
-from operator import or_
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -21,12 +19,11 @@ M = TypeVar("M", bound=Document)
 
 
 class Messages(Generic[M]):
-    """What one side of a channel may say: documents that each have a literal field `kind`."""
+    """What one side of a channel may say: `union` of documents that each have a literal field `kind`."""
 
-    def __init__(self, *documents: type[M]) -> None:
-        union: Any = reduce(or_, documents, Beat)
+    def __init__(self, union: Any) -> None:
         self._adapter: TypeAdapter[Any] = TypeAdapter(
-            Annotated[union, Field(discriminator="kind")], config=FORGETFUL
+            Annotated[Beat | union, Field(discriminator="kind")], config=FORGETFUL
         )
 
     def read(self, line: bytes) -> M | Beat:

@@ -106,6 +106,6 @@ class Fail(Document):
 
 FromFollower = Hello | RanksEnded | Halted
 FromLeader = Welcome | Start | Halt | CheckpointSaved | Over | Leave | Fail
-FROM_FOLLOWER: Messages[FromFollower] = Messages(Hello, RanksEnded, Halted)
-FROM_LEADER: Messages[FromLeader] = Messages(Welcome, Start, Halt, CheckpointSaved, Over, Leave, Fail)
+FROM_FOLLOWER: Messages[FromFollower] = Messages(FromFollower)
+FROM_LEADER: Messages[FromLeader] = Messages(FromLeader)
 LISTENERS = "recovery"  # in identities

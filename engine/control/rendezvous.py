@@ -72,7 +72,7 @@ class Answer(Document):
 
 
 Request = Set | Add | Get | Check | Delete
-FROM_MEMBER: Messages[Request] = Messages(Set, Add, Get, Check, Delete)
+FROM_MEMBER: Messages[Request] = Messages(Request)
 FROM_STORE: Messages[Answer] = Messages(Answer)
 
 

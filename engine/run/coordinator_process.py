@@ -22,7 +22,7 @@ from typing import Any
 
 from engine.control.asyncio_driver import AsyncChannel, serve
 from engine.control.channel import LONGEST_LINE
-from engine.control.coordinator_wire import COORDINATOR_RANK, FROM_GATEWAY
+from engine.control.coordinator_wire import COORDINATOR_RANK, FROM_GATEWAY, Question
 from engine.control.errors import TransportError
 from engine.control.handshake import Greeting, Identity
 from engine.control.identity import identity_of
@@ -33,7 +33,7 @@ from engine.job.events.base import BaseEvent
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
-from engine.prefill.messages import Account, PrefillRequest, Withdraw
+from engine.prefill.messages import Account, PrefillRequest
 from engine.schedule import Schedule
 from engine.serve.coordinator import PrefillCoordinator
 from engine.serve.coordinator_connection import address_key
@@ -154,7 +154,7 @@ class _Process:
             self._service.detach(gpu, rank)
             self._wake()
 
-    async def _gateway(self, gateway: AsyncChannel[PrefillRequest | Withdraw | Account], _: Greeting) -> None:
+    async def _gateway(self, gateway: AsyncChannel[Question], _: Greeting) -> None:
         try:
             async for message in gateway.messages():
                 if isinstance(message, PrefillRequest):

@@ -128,7 +128,5 @@ class CachePushed(Document):
 
 FromPrefillWorker = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate | CachePushed
 ToPrefillWorker = RunChunk | Cancel | Drop | PushCache
-FROM_PREFILL_WORKER: Messages[FromPrefillWorker] = Messages(
-    OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate, CachePushed
-)
-TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(RunChunk, Cancel, Drop, PushCache)
+FROM_PREFILL_WORKER: Messages[FromPrefillWorker] = Messages(FromPrefillWorker)
+TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(ToPrefillWorker)

@@ -30,7 +30,7 @@ class Other(Document):
     kind: Literal["other"] = "other"
 
 
-NOTES: Messages[Note | Other] = Messages(Note, Other)
+NOTES: Messages[Note | Other] = Messages(Note | Other)
 HERE = Identity(rank=0, run="run", generation=1, secret=b"s")
 THERE = Identity(rank=1, run="run", generation=1, secret=b"s")
 

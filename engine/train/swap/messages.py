@@ -205,15 +205,8 @@ class EndAsked(Document):
 FromWorker = Seek | Hello | Ready | Done | Voted | Failed | Stats
 FromTracker = Welcome | Take | Sum | Admit | Abort | Admitted | Commit | Leave | End | Bye | Abandon
 FromReplica = Join | Roster | RequestVote | Vote | Append | Appended | EndAsked | Abandon
-FROM_TRACKER: Messages[FromTracker] = Messages(
-    Welcome, Take, Sum, Admit, Abort, Admitted, Commit, Leave, End, Bye, Abandon
-)
-FROM_REPLICA: Messages[FromReplica] = Messages(
-    Join, Roster, RequestVote, Vote, Append, Appended, EndAsked, Abandon
-)
 ToReplica = FromWorker | FromReplica
-TO_REPLICA: Messages[ToReplica] = Messages(
-    *(Seek, Hello, Ready, Done, Voted, Failed, Stats),
-    *(Join, Roster, RequestVote, Vote, Append, Appended, EndAsked, Abandon),
-)
+FROM_TRACKER: Messages[FromTracker] = Messages(FromTracker)
+FROM_REPLICA: Messages[FromReplica] = Messages(FromReplica)
+TO_REPLICA: Messages[ToReplica] = Messages(ToReplica)
 LISTENERS = "swap"  # in identities
