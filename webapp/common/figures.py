@@ -3,11 +3,11 @@
 import csv
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 
 from webapp.common.markup import DASH
 
@@ -112,6 +112,15 @@ def zipped(files: dict[str, str]) -> bytes:
 
 def download(content: str | bytes, content_type: str, name: str) -> HttpResponse:
     """`content` as a file of that name."""
-    response = HttpResponse(content, content_type=content_type)
-    response["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
+    return HttpResponse(content, content_type=content_type, headers=_attached(name))
+
+
+def download_in_pieces(
+    pieces: AsyncIterable[str | bytes], content_type: str, name: str
+) -> StreamingHttpResponse:
+    """As `download`, of what is too long to be in memory at once."""
+    return StreamingHttpResponse(pieces, content_type=content_type, headers=_attached(name))
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -9,6 +10,7 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 
 from webapp.accounts.permissions import visible_or_404
+from webapp.common.figures import download_in_pieces
 from webapp.common.queries import whole
 from webapp.jobs.models import Run, lane_of
 from webapp.live import logs
@@ -43,7 +45,7 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
         **filters,
         "logs_url": reverse("jobs:run-logs", args=[pk]),
         "download_url": f"{download}?{query}" if query else download,
-        "keep": logs.kept_per_rank(),
+        "keep": settings.KEEP_LOG_LINES,
         "tail": logs.TAIL,
     }
     return render(request, "live/run_logs.html", context)
@@ -53,6 +55,4 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
 def run_logs_download(request: HttpRequest, pk: int) -> StreamingHttpResponse:
     run = visible_or_404(Run.objects.only("pk"), request.user, pk=pk)
     text = logs.as_text(logs.lines(run, **_asked(request)))
-    response = StreamingHttpResponse(text, content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="run-{pk}.log"'
-    return response
+    return download_in_pieces(text, "text/plain; charset=utf-8", f"run-{pk}.log")

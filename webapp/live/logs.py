@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from django.conf import settings
 from django.db.models import QuerySet
 
 from webapp.jobs.models import Run
@@ -23,21 +22,16 @@ def lines(run: Run, *, rank: int | None = None, q: str = "") -> QuerySet[LogLine
     return rows.order_by("seq", "rank")
 
 
-def tail(rows: QuerySet[LogLine], after: int | None, most: int = TAIL) -> tuple[list[LogLine], bool]:
-    """The last `most` lines, or those written after row `after`; and whether there are more than these.
+def tail(rows: QuerySet[LogLine], after: int | None) -> tuple[list[LogLine], bool]:
+    """The last TAIL lines, or those written after row `after`; and whether there are more than these.
 
     What came after is told by row and not by `seq`: the ids of two nodes know nothing of each other.
     """
     if after is None:
-        last = list(rows.order_by("-seq", "-rank")[: most + 1])
-        return last[:most][::-1], len(last) > most
+        last = list(rows.order_by("-seq", "-rank")[: TAIL + 1])
+        return last[:TAIL][::-1], len(last) > TAIL
     new = list(rows.filter(pk__gt=after).order_by("pk")[: MOST + 1])
     return sorted(new[:MOST], key=lambda line: (line.seq, line.rank)), len(new) > MOST
-
-
-def kept_per_rank() -> int:
-    """How many lines of a rank are kept."""
-    return int(settings.KEEP_LOG_LINES)
 
 
 def entry(line: LogLine) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """The page of a run, and the JSON and files that hang on it."""
 
-import csv
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -12,9 +10,11 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 
 from engine.errors import InputError
+from webapp.accounts.export import csv_line
 from webapp.accounts.permissions import may, visible_or_404
 from webapp.common.additions import extended
 from webapp.common.asked_once import fresh_key
+from webapp.common.figures import download, download_in_pieces
 from webapp.common.lists import bound_table
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
@@ -153,7 +153,7 @@ def run_trace(request: HttpRequest, pk: int) -> HttpResponse:
         document = trace(run, _iteration(request, "from", max(there[0], last - 9)), last)
     except InputError as error:
         return JsonResponse({"error": str(error)}, status=400)
-    return _attached(document, f"run-{pk}.trace.json", indent=None)
+    return download(json.dumps(document), "application/json", f"run-{pk}.trace.json")
 
 
 def _iteration(request: HttpRequest, name: str, default: int) -> int:
@@ -167,13 +167,7 @@ def _iteration(request: HttpRequest, name: str, default: int) -> int:
 def run_document(request: HttpRequest, pk: int) -> HttpResponse:
     """The document that `meridian train` runs: with the checkpoint that this attempt goes on from."""
     run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
-    return _attached(run.document, f"run-{pk}.json", indent=2)
-
-
-def _attached(data: Any, name: str, *, indent: int | None) -> HttpResponse:
-    response = HttpResponse(json.dumps(data, indent=indent), content_type="application/json")
-    response["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
+    return download(json.dumps(run.document, indent=2), "application/json", f"run-{pk}.json")
 
 
 def run_metrics(request: HttpRequest, pk: int) -> HttpResponse:
@@ -192,21 +186,11 @@ def run_metrics(request: HttpRequest, pk: int) -> HttpResponse:
 def run_metrics_download(request: HttpRequest, pk: int) -> StreamingHttpResponse:
     """Every iteration as CSV; iterations from 1, times in Unix seconds."""
     run = visible_or_404(Run.objects.only("pk"), request.user, pk=pk)
-    response = StreamingHttpResponse(_csv(run), content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="run-{pk}-metrics.csv"'
-    return response
-
-
-class _Line:
-    """A file that hands back what is written to it."""
-
-    def write(self, text: str) -> str:
-        return text
+    return download_in_pieces(_csv(run), "text/csv; charset=utf-8", f"run-{pk}-metrics.csv")
 
 
 async def _csv(run: Run) -> AsyncIterator[str]:
-    writer = csv.writer(_Line())
-    yield writer.writerow(METRICS)
+    yield csv_line(METRICS)
     rows = IterationStat.objects.filter(run=run).order_by("iteration").only(*METRICS)
     async for row in rows.aiterator(chunk_size=2_000):
-        yield writer.writerow([row.iteration + 1, *(getattr(row, name) for name in METRICS[1:])])
+        yield csv_line([row.iteration + 1, *(getattr(row, name) for name in METRICS[1:])])

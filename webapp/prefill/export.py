@@ -1,6 +1,5 @@
-"""Usage as CSV and as JSON lines, one event at a time; statements as CSV."""
+"""The fields of usage in its exports, and statements as CSV."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,17 +50,9 @@ def values(event: UsageEvent) -> dict[str, Any]:
     }
 
 
-def as_json_line(event: UsageEvent) -> str:
-    return json.dumps(values(event), ensure_ascii=False) + "\n"
-
-
-def as_csv_line(event: UsageEvent) -> str:
-    return csv_line([_cell(value) for value in values(event).values()])
-
-
 def statement_csv(rows: Iterable[dict[str, Any]], month: str) -> str:
     """A statement's rows (selectors.statement) as CSV."""
-    lines = [csv_line(list(STATEMENT))]
+    lines = [csv_line(STATEMENT)]
     keys = (
         "tenancy__name",
         "tenancy__tenant__username",
@@ -71,11 +62,5 @@ def statement_csv(rows: Iterable[dict[str, Any]], month: str) -> str:
         "tokens",
         "charged",
     )
-    lines += [csv_line([month, *(_cell(row[key]) for key in keys)]) for row in rows]
+    lines += [csv_line([month, *(harmless(row[key]) for key in keys)]) for row in rows]
     return "".join(lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return harmless(value) if isinstance(value, str) else str(value)

@@ -3,25 +3,35 @@
 from typing import Any
 
 from django.apps import apps
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
-from django.utils import timezone
 
-from webapp.accounts import export, selectors
+from webapp.accounts import selectors
 from webapp.accounts.diff import differences
+from webapp.accounts.export import exported
 from webapp.accounts.filters import AuditFilterSet
 from webapp.accounts.models import ADMINS, AuditEntry, Membership, Team, User
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import AuditTable
-from webapp.common.lists import bound_table, list_page, matching
+from webapp.common.lists import list_page
 from webapp.common.queries import whole
 
 SAME_REQUEST = 20
-FORMATS = {
-    "csv": ("text/csv; charset=utf-8", export.as_csv_line, export.csv_line(list(export.FIELDS))),
-    "jsonl": ("application/jsonl; charset=utf-8", export.as_json_line, ""),
-}
+EXPORTED = (
+    "id",
+    "at",
+    "actor",
+    "team",
+    "verb",
+    "object_type",
+    "object_id",
+    "object_label",
+    "before",
+    "after",
+    "request_id",
+    "message",
+)
 
 
 def audit_list(request: HttpRequest) -> HttpResponse:
@@ -67,15 +77,27 @@ def audit_detail(request: HttpRequest, pk: int) -> HttpResponse:
 def audit_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
     """Exactly the rows that the filter shows, in its order, all pages of them."""
     require_somewhere(request.user, ADMINS)
-    if kind not in FORMATS:
-        raise Http404
-    content_type, write, head = FORMATS[kind]
-    filter_set = AuditFilterSet(request.GET, queryset=_rows(request), request=request)
-    rows = bound_table(request, AuditTable, matching(filter_set)).data.data
-    response = StreamingHttpResponse(export.lines(rows, write, head), content_type=content_type)
-    name = f"meridian-audit-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
-    response["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
+    return exported(
+        request,
+        kind,
+        name="audit",
+        rows=_rows(request),
+        filter_class=AuditFilterSet,
+        table_class=AuditTable,
+        fields=EXPORTED,
+        values=exported_values,
+    )
+
+
+def exported_values(entry: AuditEntry) -> dict[str, Any]:
+    """The fields of a row as JSON values."""
+    return {
+        "id": entry.pk,
+        "at": entry.at.isoformat(),
+        "actor": entry.actor.username if entry.actor else None,
+        "team": entry.team.name if entry.team else None,
+        **{name: getattr(entry, name) for name in EXPORTED[4:]},
+    }
 
 
 def object_url(entry: AuditEntry, user: Any) -> str:

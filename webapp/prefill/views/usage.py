@@ -2,22 +2,18 @@
 
 from datetime import timedelta
 
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
-from webapp.accounts.export import csv_line, lines
+from webapp.accounts.export import FORMATS, exported
 from webapp.accounts.middleware import for_everyone
-from webapp.common.lists import bound_table, list_page, matching
+from webapp.common.figures import download
+from webapp.common.lists import bound_table, list_page
 from webapp.prefill import export, selectors
 from webapp.prefill.filters import UsageFilterSet
 from webapp.prefill.tables import StatementTable, UsageTable
-
-FORMATS = {
-    "csv": ("text/csv; charset=utf-8", export.as_csv_line, csv_line(list(export.FIELDS))),
-    "jsonl": ("application/jsonl; charset=utf-8", export.as_json_line, ""),
-}
 
 
 @for_everyone
@@ -44,15 +40,16 @@ def usage_list(request: HttpRequest) -> HttpResponse:
 @for_everyone
 def usage_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
     """Exactly the events that the filter shows, in its order, all pages of them."""
-    if kind not in FORMATS:
-        raise Http404
-    content_type, write, head = FORMATS[kind]
-    filter_set = UsageFilterSet(request.GET, queryset=selectors.usage(request.user), request=request)
-    rows = bound_table(request, UsageTable, matching(filter_set)).data.data
-    response = StreamingHttpResponse(lines(rows, write, head), content_type=content_type)
-    name = f"meridian-usage-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
-    response["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
+    return exported(
+        request,
+        kind,
+        name="usage",
+        rows=selectors.usage(request.user),
+        filter_class=UsageFilterSet,
+        table_class=UsageTable,
+        fields=export.FIELDS,
+        values=export.values,
+    )
 
 
 @for_everyone
@@ -62,9 +59,8 @@ def usage_statement(request: HttpRequest) -> HttpResponse:
     month = f"{begin:%Y-%m}"
     rows = selectors.statement(request.user, begin, end)
     if request.GET.get("format") == "csv":
-        response = HttpResponse(export.statement_csv(rows, month), content_type="text/csv; charset=utf-8")
-        response["Content-Disposition"] = f'attachment; filename="meridian-statement-{month}.csv"'
-        return response
+        text = export.statement_csv(rows, month)
+        return download(text, "text/csv; charset=utf-8", f"meridian-statement-{month}.csv")
     context = {
         "title": f"Statement {begin:%B %Y}",
         "crumbs": [("Usage", reverse("prefill:usage-list"))],
