@@ -1,6 +1,5 @@
 """What the demo sells: the model that its run serves, a tenancy that is granted, and a key in a file."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from webapp.inventory.models import DataCenter
 from webapp.prefill.models import ApiKey, Tenancy, TenancyStatus
 from webapp.prefill.services import Limits, approve_tenancy, make_key, request_tenancy
 from webapp.prefill.services.keys import MOST_LIVE, key_hash
-from webapp.servers.places import demo_key, demo_model
+from webapp.servers.places import demo_key, demo_model, write_private
 
 NAME = "demo"
 KEY_NAME = "of the demo"
@@ -58,7 +57,7 @@ def sell(var: Path, team: Team, tenant: User, admin: User, datacenters: Sequence
     if tenancy.state != TenancyStatus.ACTIVE or _is_there(demo_key(var), live) or live.count() >= MOST_LIVE:
         return
     _, text = make_key(tenant, tenancy, KEY_NAME)
-    _write(demo_key(var), text)
+    write_private(demo_key(var), f"{text}\n")
 
 
 def key_command(var: Path, tenancy: Tenancy) -> str:
@@ -73,11 +72,3 @@ def _is_there(path: Path, live: Any) -> bool:
         return bool(live.filter(sha256=key_hash(path.read_text().strip())).exists())
     except OSError:
         return False
-
-
-def _write(path: Path, text: str) -> None:
-    """For its owner's eyes alone."""
-    path.unlink(missing_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(f"{text}\n")

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from webapp.servers.endpoints import Endpoints, read_state, state_file
 from webapp.servers.errors import AlreadyRunning, ServersError
-from webapp.servers.places import server_account, settle
+from webapp.servers.places import server_account, settle, write_private
 from webapp.servers.postgres import Postgres
 from webapp.servers.valkey import Valkey
 
@@ -149,7 +149,7 @@ class EmbeddedServers:
         for server in self.servers:
             pid = server.child.pid if server.child else None
             state[server.name] = {"port": server.port, "pid": pid, "url": server.url, "log": str(server.log)}
-        _write_private(state_file(self.var), json.dumps(state, indent=1))
+        write_private(state_file(self.var), json.dumps(state, indent=1))
 
 
 @contextlib.contextmanager
@@ -221,18 +221,8 @@ def _passwords(home: Path) -> dict[str, str]:
         passwords: dict[str, str] = json.loads(path.read_text())
         return passwords
     passwords = {name: secrets.token_urlsafe(24) for name in ("postgres", "valkey")}
-    _write_private(path, json.dumps(passwords))
+    write_private(path, json.dumps(passwords))
     return passwords
-
-
-def _write_private(path: Path, text: str) -> None:
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 def _is_free(port: int) -> bool:

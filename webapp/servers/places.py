@@ -15,6 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.private import private
 from webapp.servers.errors import ServersError
 
 DEFAULT_ACCOUNT = "nobody"
@@ -127,6 +128,21 @@ def own(path: Path, account: Account | None, mode: int) -> None:
     path.chmod(mode)
     if account is not None:
         os.chown(path, account.uid, account.gid)
+
+
+def write_private(path: Path, text: str, account: Account | None = None) -> None:
+    """Replace `path` by a file with `text` that its owner, `account`, alone may read.
+
+    Through a new file that is on disk first: a kill between truncating and writing would lose both.
+    """
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with open(new, "x", encoding="utf-8", opener=private) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    own(new, account, 0o600)
+    new.replace(path)
 
 
 def _make_home(home: Path, account: Account | None) -> None:

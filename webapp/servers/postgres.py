@@ -1,23 +1,20 @@
 """The embedded PostgreSQL: one foreground server on 127.0.0.1, durable, with a password."""
 
-import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from webapp.servers import process
 from webapp.servers.errors import ServersError
-from webapp.servers.logs import last_line, open_log
-from webapp.servers.places import Account, own
+from webapp.servers.places import own
+from webapp.servers.server import ENVIRONMENT, Server
 from webapp.servers.stale import end_stale
 
 USER = "meridian"
 DATABASE = "meridian"
-START_S = 60.0  # recovery after a kill replays at most max_wal_size
 INITDB = (
     "--auth=scram-sha-256",
     "--encoding=UTF8",
@@ -46,49 +43,31 @@ SETTINGS = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Postgres:
-    """One data folder and, while it runs, its server."""
+class Postgres(Server):
+    """The cluster and its server."""
 
-    home: Path
     bin: Path
-    account: Account | None
-    port: int
-    password: str
-    log: Path
-    child: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     name = "postgres"
-
-    @property
-    def data(self) -> Path:
-        return self.home / "postgres"
+    label = "PostgreSQL"
 
     @property
     def url(self) -> str:
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{DATABASE}"
 
     def start(self) -> None:
-        """Make the cluster if there is none, start the server, wait until it answers.
-
-        Raises
-        ------
-        ServersError
-            It ended or did not answer within START_S; the message holds its last line.
-        """
+        """Make the cluster if there is none, start the server, wait until it answers. Raises ServersError."""
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
         clear_stale(self.data)
         settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        self.child = process.spawn(
+        self.spawn(
             [self.bin / "postgres", "-D", self.data, "-p", str(self.port), *settings],
-            death_signal=signal.SIGINT,
-            output=open_log(self.log),
-            account=self.account,
-            env=_environment(),
-            umask=0o077,
+            signal.SIGINT,
+            self._wrong,
         )
-        self._wait_ready(self.child)
-        self._create_database()
+        if self._psql(f"SELECT count(*) FROM pg_database WHERE datname = '{DATABASE}'") == "0":
+            self._psql(f"CREATE DATABASE {DATABASE}")
 
     def stop(self) -> None:
         """Fast shutdown (clients are cut off, data is written), harder if it does not end."""
@@ -114,47 +93,20 @@ class Postgres:
             password_file.unlink(missing_ok=True)
         new.rename(self.data)
 
-    def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_S
-        probe = [
-            str(self.bin / "pg_isready"),
-            "-q",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(self.port),
-            "-d",
-            "postgres",
-            "-U",
-            USER,
-        ]
-        while time.monotonic() < deadline:
-            if child.poll() is not None:
-                raise ServersError(f"PostgreSQL ended with status {child.returncode}: {last_line(self.log)}")
-            if subprocess.run(probe, env=_environment(), capture_output=True, check=False).returncode == 0:
-                return
-            time.sleep(0.03)
-        raise ServersError(f"PostgreSQL did not answer within {START_S:.0f} s: {last_line(self.log)}")
+    def _wrong(self) -> str:
+        probe = subprocess.run(
+            [self.bin / "pg_isready", *self._at], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        return probe.stdout.strip() or "no answer" if probe.returncode else ""
 
-    def _create_database(self) -> None:
-        count = self._psql(f"SELECT count(*) FROM pg_database WHERE datname = '{DATABASE}'")
-        if count == "0":
-            self._psql(f"CREATE DATABASE {DATABASE}")
+    @property
+    def _at(self) -> list[str]:
+        """Where its own programs find it."""
+        return ["-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres", "-U", USER]
 
     def _psql(self, query: str) -> str:
-        command: list[Path | str] = [
-            self.bin / "psql",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(self.port),
-            "-U",
-            USER,
-            "-d",
-            "postgres",
-        ]
         output = self._run(
-            [*command, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", query],
+            [self.bin / "psql", *self._at, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", query],
             what="PostgreSQL runs, but could not make its database",
             password=self.password,
         )
@@ -163,7 +115,7 @@ class Postgres:
     def _run(self, command: Sequence[Path | str], *, what: str, password: str | None = None) -> str:
         program = subprocess.run(
             list(map(str, command)),
-            env=_environment() | ({"PGPASSWORD": password} if password else {}),
+            env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
             cwd="/",
             capture_output=True,
             text=True,
@@ -199,7 +151,3 @@ def clear_stale(data: Path) -> None:
 
 def _is_postmaster_of(command: str, data: Path) -> bool:
     return "postgres" in command.split(" ", 1)[0] and f"-D {data} " in f"{command} "
-
-
-def _environment() -> dict[str, str]:
-    return {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", "HOME": "/"}

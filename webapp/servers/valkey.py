@@ -1,44 +1,30 @@
 """The embedded Valkey: broker, channel layer and event streams; append-only, with users and a password."""
 
 import hashlib
-import os
 import signal
 import socket
-import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from webapp.servers import process
-from webapp.servers.errors import ServersError
-from webapp.servers.logs import last_line, open_log
-from webapp.servers.places import Account, own
+from webapp.servers.places import own, write_private
 from webapp.servers.pulse import Pulse
+from webapp.servers.server import Server
 from webapp.servers.stale import end_stale
 
-START_S = 60.0
 NEVER = 2**31 - 1
 
 
 @dataclass(slots=True, kw_only=True)
-class Valkey:
-    """One data folder and, while it runs, its server."""
+class Valkey(Server):
+    """Its data and its server."""
 
-    home: Path
     program: Path
-    account: Account | None
-    port: int
-    password: str
-    log: Path
     memory_mb: int = 1024
-    child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _pulse: Pulse | None = field(default=None, init=False)
 
     name = "valkey"
-
-    @property
-    def data(self) -> Path:
-        return self.home / "valkey"
+    label = "Valkey"
 
     @property
     def url(self) -> str:
@@ -47,25 +33,16 @@ class Valkey:
     def start(self) -> None:
         """Write its configuration, start the server, wait until it has loaded its data and answers.
 
-        Raises
-        ------
-        ServersError
-            It ended or did not answer within START_S; the message holds its last line.
+        Raises ServersError.
         """
         self.data.mkdir(exist_ok=True)
         own(self.data, self.account, 0o700)
         end_stale(self.data / "valkey.pid", self._is_ours, signal.SIGTERM, "Valkey")
-        self._write("users.acl", _with_default_user(self._read("users.acl"), self.password))
-        self._write("valkey.conf", self._configuration())
-        self.child = process.spawn(
-            [self.program, self.data / "valkey.conf"],
-            death_signal=signal.SIGTERM,
-            output=open_log(self.log),
-            account=self.account,
-            env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
-            umask=0o077,
-        )
-        self._wait_ready(self.child)
+        users, configuration = self.data / "users.acl", self.data / "valkey.conf"
+        known = users.read_text(encoding="utf-8") if users.exists() else ""
+        write_private(users, _with_default_user(known, self.password), self.account)
+        write_private(configuration, self._configuration(), self.account)
+        self.spawn([self.program, configuration], signal.SIGTERM, lambda: _wrong(self.port, self.password))
         self._pulse = Pulse(self.port, self.password)
 
     def silent_s(self) -> float:
@@ -112,36 +89,6 @@ class Valkey:
         }
         return "".join(f"{name} {value}\n" for name, value in settings.items())
 
-    def _write(self, name: str, text: str) -> None:
-        # Through a new file: a kill between truncating and writing would lose every node's user.
-        path, new = self.data / name, self.data / f"{name}.new"
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        own(new, self.account, 0o600)
-        new.replace(path)
-
-    def _read(self, name: str) -> str:
-        path = self.data / name
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-
-    def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_S
-        answer = "nothing"
-        while time.monotonic() < deadline:
-            if child.poll() is not None:
-                raise ServersError(f"Valkey ended with status {child.returncode}: {last_line(self.log)}")
-            answer = _ping(self.port, self.password)
-            if answer == "+PONG":
-                return
-            time.sleep(0.02)
-        raise ServersError(
-            f"Valkey did not get ready within {START_S:.0f} s: {answer}; {last_line(self.log)}"
-        )
-
 
 def _with_default_user(acl: str, password: str) -> str:
     """Return the user list with the default user's line renewed; the nodes' users stay as they are."""
@@ -150,8 +97,11 @@ def _with_default_user(acl: str, password: str) -> str:
     return "\n".join([f"user default on sanitize-payload #{digest} ~* &* +@all", *others]) + "\n"
 
 
-def _ping(port: int, password: str) -> str:
-    """PING over a bare socket (inline protocol): the supervisor need not hold a client library."""
+def _wrong(port: int, password: str) -> str:
+    """What it answers to PING; empty where that is PONG.
+
+    Over a bare socket (inline protocol): the supervisor need not hold a client library.
+    """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(f"AUTH default {password}\r\nPING\r\n".encode())
@@ -163,4 +113,5 @@ def _ping(port: int, password: str) -> str:
                 received += part
     except OSError as error:
         return str(error)
-    return received.decode(errors="replace").strip().split("\r\n")[-1]
+    answer = received.decode(errors="replace").strip().split("\r\n")[-1]
+    return "" if answer == "+PONG" else answer or "no answer"

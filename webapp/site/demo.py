@@ -3,7 +3,6 @@
 Every step finds what an earlier start made. A run whose ranks outlived it goes on; others are over.
 """
 
-import os
 import socket
 from contextlib import suppress
 from decimal import Decimal
@@ -22,6 +21,7 @@ from webapp.planning.document import train_document
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
 from webapp.prefill import demo as selling
+from webapp.servers.places import write_private
 
 TEAM = "Research"
 PASSWORD = "meridian-demo"
@@ -98,10 +98,7 @@ def write_node_environment(var: Path, environment: dict[str, str]) -> Path:
     folder = var / "nodes"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{environment['MERIDIAN_NODE']}.env"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.writelines(f"{name}={value}\n" for name, value in environment.items())
+    write_private(path, "".join(f"{name}={value}\n" for name, value in environment.items()))
     return path
 
 
