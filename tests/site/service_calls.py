@@ -671,6 +671,7 @@ READS: dict[str, str] = {
     "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",
     "prefill.require_decider": "refuses who may not decide",
+    "prefill.require_tenant": "refuses who is not the tenant",
     "accounts.close_sockets": "has ingest tell open sockets what another service has decided",
     "accounts.token_hash": "a hash",
     "accounts.open_invitation": "the invitation of a token",

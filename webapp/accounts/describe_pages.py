@@ -7,13 +7,14 @@ from typing import Any
 from django import forms
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 
 from webapp.accounts.permissions import require, visible_or_404
 from webapp.accounts.services.describing import describe
 from webapp.common.described import LONGEST_NOTE, MOST_LABELS, parsed_labels
 from webapp.common.editing import EditForm
+from webapp.common.formkit import form_page
 
 
 class NoteField(forms.CharField):
@@ -65,10 +66,5 @@ class DescribePage:
             values = form.cleaned_data
             describe(request.user, thing, labels=values["labels"], note=values["note"])
             return redirect(f"{self.address}-detail", pk=pk)
-        context = {
-            "title": f"Labels and note of {thing}",
-            "form": form,
-            "cancel_url": reverse(f"{self.address}-detail", args=[pk]),
-            "crumbs": [(str(thing), reverse(f"{self.address}-detail", args=[pk]))],
-        }
-        return render(request, "components/form.html", context, status=422 if form.errors else 200)
+        title, back = f"Labels and note of {thing}", reverse(f"{self.address}-detail", args=[pk])
+        return form_page(request, form, title, back=back, crumbs=[(str(thing), back)])

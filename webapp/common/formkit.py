@@ -1,12 +1,14 @@
 """What our forms share: sections for the page, and errors of services and engine at their fields."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.forms.utils import flatatt
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils.choices import BaseChoiceIterator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -85,6 +87,27 @@ class Sectioned(forms.BaseForm):
             self.add_error(name, f"{capfirst(error.allowed)}.")
         else:
             self.add_error(None, str(error))
+
+
+def form_page(
+    request: HttpRequest,
+    form: Any,
+    title: str,
+    *,
+    back: str,
+    crumbs: Sequence[tuple[str, str]],
+    submit: str = "Save",
+) -> HttpResponse:
+    """The page of a form, with what is wrong in it (422). back : where Cancel leads."""
+    context = {
+        "title": title,
+        "form": form,
+        "sections": getattr(form, "sections", []),
+        "submit_label": submit,
+        "cancel_url": back,
+        "crumbs": crumbs,
+    }
+    return render(request, "components/form.html", context, status=422 if form.errors else 200)
 
 
 def _is_changed(field: forms.BoundField) -> bool:

@@ -15,6 +15,7 @@ from webapp.accounts import selectors, services
 from webapp.accounts.forms import ChangePasswordForm, ProfileForm
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import Role, User
+from webapp.common.formkit import form_page
 
 MAY = {
     Role.VIEWER: "Sees the team's data centres, nodes, links, plans and runs.",
@@ -91,12 +92,4 @@ def _user(request: HttpRequest) -> User:
 
 def _form(request: HttpRequest, form: object, title: str, submit: str) -> HttpResponse:
     back = reverse("accounts:me")
-    context = {
-        "title": title,
-        "form": form,
-        "submit_label": submit,
-        "cancel_url": back,
-        "crumbs": [("My account", back)],
-    }
-    status = 422 if getattr(form, "errors", None) else 200
-    return render(request, "components/form.html", context, status=status)
+    return form_page(request, form, title, back=back, crumbs=[("My account", back)], submit=submit)

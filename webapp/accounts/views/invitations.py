@@ -20,6 +20,7 @@ from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import InvitationTable
 from webapp.accounts.views.login import began
 from webapp.accounts.views.refused import address_of, refused
+from webapp.common.formkit import form_page
 from webapp.common.lists import list_page
 from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
 from webapp.common.throttle import of_address
@@ -57,14 +58,8 @@ def invitation_create(request: HttpRequest) -> HttpResponse:
             return _made(request, *invitation)
         except ValidationError as error:
             form.take_errors(error)
-    context = {
-        "title": "Invite",
-        "form": form,
-        "submit_label": "Create invitation",
-        "crumbs": _crumbs(),
-        "cancel_url": reverse("accounts:person-list"),
-    }
-    return render(request, "components/form.html", context, status=422 if form.errors else 200)
+    back = reverse("accounts:person-list")
+    return form_page(request, form, "Invite", back=back, crumbs=_crumbs(), submit="Create invitation")
 
 
 def _made(request: HttpRequest, invitation: Invitation, token: str) -> HttpResponse:
@@ -117,7 +112,8 @@ def invitation_accept(request: HttpRequest, token: str) -> HttpResponse:
     if invitation is None:
         limits.wrong_links().count(address)
         return render(request, "accounts/invitation_over.html", {"title": "Invitation"}, status=404)
-    form = None if request.user.is_authenticated else _join_form(request, invitation)
+    first = {"username": invitation.email.partition("@")[0]}
+    form = None if request.user.is_authenticated else JoinForm(request.POST or None, initial=first)
     if request.method == "POST" and (form is None or form.is_valid()):
         try:
             return _join(request, invitation, token, form)
@@ -134,10 +130,6 @@ def invitation_accept(request: HttpRequest, token: str) -> HttpResponse:
     return render(
         request, "accounts/invitation_accept.html", context, status=422 if form and form.errors else 200
     )
-
-
-def _join_form(request: HttpRequest, invitation: Invitation) -> JoinForm:
-    return JoinForm(request.POST or None, initial={"username": invitation.email.partition("@")[0]})
 
 
 def _join(request: HttpRequest, invitation: Invitation, token: str, form: Any) -> HttpResponse:

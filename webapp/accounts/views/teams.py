@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 
 from webapp.accounts import selectors, services
@@ -15,6 +15,7 @@ from webapp.accounts.forms import TeamForm
 from webapp.accounts.models import ADMINS, Team
 from webapp.accounts.permissions import require_somewhere
 from webapp.accounts.tables import TeamTable
+from webapp.common.formkit import form_page
 from webapp.common.lists import list_page
 
 
@@ -63,5 +64,4 @@ def team_edit(request: HttpRequest, pk: int) -> HttpResponse:
 def _form(request: HttpRequest, form: Any, title: str, submit: str) -> HttpResponse:
     back = reverse("accounts:team-list")
     crumbs = [("People", reverse("accounts:person-list")), ("Teams", back)]
-    context = {"title": title, "form": form, "submit_label": submit, "cancel_url": back, "crumbs": crumbs}
-    return render(request, "components/form.html", context, status=422 if form.errors else 200)
+    return form_page(request, form, title, back=back, crumbs=crumbs, submit=submit)

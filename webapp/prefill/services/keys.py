@@ -11,10 +11,11 @@ from django.db.models import Q
 from django.utils import timezone
 
 from webapp.accounts.models import ADMINS
-from webapp.accounts.permissions import may, require
+from webapp.accounts.permissions import may
 from webapp.accounts.services import record
-from webapp.prefill.models import ASKERS, ApiKey, KeyState, Tenancy, TenancyStatus
+from webapp.prefill.models import ApiKey, KeyState, Tenancy, TenancyStatus
 from webapp.prefill.services.notices import tell
+from webapp.prefill.services.requests import require_tenant
 
 BEGINNING = "mrd-"
 SHOWN = 10  # characters of a key by which people tell it from others
@@ -39,13 +40,17 @@ def make_key(actor: Any, tenancy: Tenancy, name: str) -> tuple[ApiKey, str]:
     ValidationError
         The tenancy is not active, has MOST_LIVE keys already, or the name is empty or too long.
     """
-    _require_tenant(actor, tenancy)
+    require_tenant(actor, tenancy, "Only the tenant can make keys.")
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
+    _require_room(tenancy)
+    return _make(actor, tenancy, name)
+
+
+def _require_room(tenancy: Tenancy) -> None:
     if tenancy.state != TenancyStatus.ACTIVE:
         raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} cannot have keys.")
     if tenancy.keys.live().count() >= MOST_LIVE:
         raise ValidationError(f"{tenancy} has {MOST_LIVE} valid keys. Revoke one first.")
-    return _make(actor, tenancy, name)
 
 
 def _make(actor: Any, tenancy: Tenancy, name: str) -> tuple[ApiKey, str]:
@@ -71,17 +76,14 @@ def rotate_key(actor: Any, key: ApiKey, overlap_h: float) -> tuple[ApiKey, str]:
         It was replaced or revoked already, the tenancy is not active, two keys work already, or the overlap
         is out of range.
     """
-    _require_tenant(actor, key.tenancy)
+    require_tenant(actor, key.tenancy, "Only the tenant can make keys.")
     if not 0 <= overlap_h <= MOST_OVERLAP_H:
         raise ValidationError({"overlap_h": f"{overlap_h:g}: must be 0 to {MOST_OVERLAP_H} hours."})
     tenancy = Tenancy.objects.select_for_update().get(pk=key.tenancy_id)
     key = ApiKey.objects.select_for_update().get(pk=key.pk)
     if key.state != KeyState.LIVE:
         raise ValidationError(f"{key} is {key.state.label.lower()} already.")
-    if tenancy.state != TenancyStatus.ACTIVE:
-        raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} cannot have keys.")
-    if tenancy.keys.live().count() >= MOST_LIVE:
-        raise ValidationError(f"{tenancy} has {MOST_LIVE} valid keys. Revoke one first.")
+    _require_room(tenancy)
     key.expires_at = timezone.now() + timedelta(hours=overlap_h)
     key.save(update_fields=["expires_at"])
     after = {"expires_at": key.expires_at.isoformat()}
@@ -116,9 +118,3 @@ def note_key_use(key: ApiKey) -> None:
     stale = Q(used_at=None) | Q(used_at__lt=now - USE_NOTED_EVERY)
     if key.used_at is None or key.used_at < now - USE_NOTED_EVERY:
         ApiKey.objects.filter(stale, pk=key.pk).update(used_at=now)
-
-
-def _require_tenant(actor: Any, tenancy: Tenancy) -> None:
-    if actor.pk != tenancy.tenant_id:
-        raise PermissionDenied("Only the tenant can make keys.")
-    require(actor, tenancy.team, ASKERS)

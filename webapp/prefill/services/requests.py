@@ -106,7 +106,7 @@ def ask_renewal(actor: Any, tenancy: Tenancy, days: int) -> Tenancy:
     ValidationError
         It was never granted, or `days` is out of range.
     """
-    _require_tenant(actor, tenancy)
+    require_tenant(actor, tenancy)
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if tenancy.ends_at is None or tenancy.status not in (TenancyStatus.ACTIVE, TenancyStatus.ENDED):
         raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} cannot be renewed.")
@@ -129,7 +129,7 @@ def withdraw_tenancy(actor: Any, tenancy: Tenancy) -> Tenancy:
     PermissionDenied
         `actor` is not its tenant.
     """
-    _require_tenant(actor, tenancy)
+    require_tenant(actor, tenancy)
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if tenancy.renewal_days is not None:
         before = {"renewal_days": tenancy.renewal_days}
@@ -145,7 +145,8 @@ def withdraw_tenancy(actor: Any, tenancy: Tenancy) -> Tenancy:
     return tenancy
 
 
-def _require_tenant(actor: Any, tenancy: Tenancy) -> None:
+def require_tenant(actor: Any, tenancy: Tenancy, why: str = "Only the tenant may do this.") -> None:
+    """Raise PermissionDenied, with `why`, unless `actor` is the tenant and may still ask."""
     if actor.pk != tenancy.tenant_id:
-        raise PermissionDenied("Only the tenant may do this.")
+        raise PermissionDenied(why)
     require(actor, tenancy.team, ASKERS)

@@ -20,7 +20,7 @@ from webapp.prefill.models import MOST_TOKENS_PER_MIN, MOST_TTFT_MS, Tenancy
 from webapp.prefill.offers import oversold
 from webapp.prefill.services.decisions import require_decider
 from webapp.prefill.supply import forecast
-from webapp.prefill.views.tenancies import form_page, one
+from webapp.prefill.views.tenancies import form_of_tenancies, one
 
 
 @for_everyone
@@ -106,8 +106,8 @@ def tenancy_suspend(request: HttpRequest, pk: int) -> HttpResponse:
             return redirect("prefill:tenancy-detail", pk)
         except ValidationError as error:
             form.take_errors(error)
-    title = f"Suspend {tenancy}"
-    return form_page(request, form, title, "Suspend", reverse("prefill:tenancy-detail", args=[pk]))
+    back = reverse("prefill:tenancy-detail", args=[pk])
+    return form_of_tenancies(request, form, f"Suspend {tenancy}", "Suspend", back)
 
 
 @for_everyone

@@ -20,7 +20,7 @@ from webapp.prefill.forms import KeyForm, RotateForm
 from webapp.prefill.models import ApiKey, Tenancy
 from webapp.prefill.served import open_places
 from webapp.prefill.tables import KeyTable
-from webapp.prefill.views.tenancies import form_page
+from webapp.prefill.views.tenancies import form_of_tenancies
 
 
 @for_everyone
@@ -53,7 +53,7 @@ def key_create(request: HttpRequest) -> HttpResponse:
             return _made(request, key, text)
         except ValidationError as error:
             form.take_errors(error)
-    return form_page(request, form, "Make key", "Make key", reverse("prefill:key-list"))
+    return form_of_tenancies(request, form, "Make key", "Make key", reverse("prefill:key-list"))
 
 
 @for_everyone
@@ -70,7 +70,7 @@ def key_rotate(request: HttpRequest, pk: int) -> HttpResponse:
             return _made(request, new, text)
         except ValidationError as error:
             form.take_errors(error)
-    return form_page(request, form, f"Replace {key}", "Replace key", reverse("prefill:key-list"))
+    return form_of_tenancies(request, form, f"Replace {key}", "Replace key", reverse("prefill:key-list"))
 
 
 @for_everyone

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import may, may_somewhere, require_somewhere, visible_or_404
+from webapp.common.formkit import form_page
 from webapp.common.lists import bound_table, list_page
 from webapp.prefill import selectors, services
 from webapp.prefill.filters import TenancyFilterSet
@@ -55,7 +56,7 @@ def tenancy_request(request: HttpRequest) -> HttpResponse:
             return redirect("prefill:tenancy-detail", tenancy.pk)
         except ValidationError as error:
             form.take_errors(error)
-    return form_page(request, form, "Request tenancy", "Request tenancy", reverse("prefill:tenancy-list"))
+    return form_of_tenancies(request, form, "Request tenancy", "Request tenancy")
 
 
 @for_everyone
@@ -111,8 +112,8 @@ def tenancy_renew(request: HttpRequest, pk: int) -> HttpResponse:
             return redirect("prefill:tenancy-detail", pk)
         except ValidationError as error:
             form.take_errors(error)
-    title = f"Renew {tenancy}"
-    return form_page(request, form, title, "Request renewal", reverse("prefill:tenancy-detail", args=[pk]))
+    back = reverse("prefill:tenancy-detail", args=[pk])
+    return form_of_tenancies(request, form, f"Renew {tenancy}", "Request renewal", back)
 
 
 def one(request: HttpRequest, pk: int) -> Tenancy:
@@ -121,15 +122,9 @@ def one(request: HttpRequest, pk: int) -> Tenancy:
     return visible_or_404(rows, request.user, pk=pk)
 
 
-def form_page(request: HttpRequest, form: Any, title: str, submit: str, back: str) -> HttpResponse:
-    """A form of prefill, with what is wrong in it."""
-    crumbs = [("Tenancies", reverse("prefill:tenancy-list"))]
-    context = {
-        "title": title,
-        "form": form,
-        "sections": form.sections,
-        "submit_label": submit,
-        "cancel_url": back,
-        "crumbs": crumbs,
-    }
-    return render(request, "components/form.html", context, status=422 if form.errors else 200)
+def form_of_tenancies(
+    request: HttpRequest, form: Any, title: str, submit: str, back: str | None = None
+) -> HttpResponse:
+    """A form below the list of tenancies; Cancel leads to that list, or `back`."""
+    above = reverse("prefill:tenancy-list")
+    return form_page(request, form, title, back=back or above, crumbs=[("Tenancies", above)], submit=submit)
