@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from webapp.prefill.answers import ApiError
+from webapp.prefill.answers import ApiError, json_object
 from webapp.prefill.gateway.batches import Answer
-from webapp.prefill.gateway.calls import CompletionCall, document, read
+from webapp.prefill.gateway.calls import CompletionCall, read
 
 CASES = Path(__file__).parent / "cases" / "api"
 ASK = {"model": "llama-tiny", "prompt": "hi"}
@@ -17,7 +17,7 @@ CHAT = {"model": "llama-tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def asked(name: str) -> CompletionCall:
-    body = document((CASES / f"{name}.json").read_bytes())
+    body = json_object((CASES / f"{name}.json").read_bytes())
     return read("chat" if "messages" in body else "completion", body)
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from django.http import JsonResponse
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, JsonResponse, UnreadablePostError
 
+from engine.documents import read_json
 from engine.inputs import nearest
 from webapp.common.database import RETRY_AFTER_S
 from webapp.common.logs import request_id
@@ -76,6 +78,27 @@ def unknown_field(name: str, fields: Iterable[str]) -> ApiError:
     return ApiError(400, "unknown_field", text, param=name[:40])
 
 
+def body_of(request: HttpRequest) -> bytes:
+    """Raises ApiError."""
+    try:
+        return request.body
+    except RequestDataTooBig:
+        raise ApiError(413, "request_too_large", "The request's body is too large.") from None
+    except UnreadablePostError:
+        raise ApiError(400, "invalid_json", "The body could not be read.") from None
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that `body` is. Raises ApiError: what is wrong with it, never what stands in it."""
+    try:
+        document = read_json(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ApiError(400, "invalid_json", "The body must be one JSON object.")
+    return document
+
+
 def answer(
     body: dict[str, Any],
     *,
@@ -85,10 +108,8 @@ def answer(
     datacenter: str = "",
 ) -> JsonResponse:
     """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
-    reply = JsonResponse(body, status=status)
+    reply = JsonResponse(body, status=status, headers=headers(request or request_id(), drawn, datacenter))
     reply["Content-Length"] = str(len(reply.content))
-    for name, value in headers(request or request_id(), drawn, datacenter).items():
-        reply[name] = value
     return reply
 
 

@@ -3,17 +3,15 @@
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import RequestDataTooBig
-from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from engine.documents import read_json
 from engine.inputs import whole
 from engine.prefill.messages import context_exceeded
 from engine.prefill.placement import Refusal
 from webapp.inventory.models import DataCenter
 from webapp.prefill import quota
-from webapp.prefill.answers import ApiError, answer, no_such_model, unknown_field
+from webapp.prefill.answers import ApiError, answer, body_of, json_object, no_such_model, unknown_field
 from webapp.prefill.bearer import with_key
 from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.models import Tenancy, charge_of
@@ -59,7 +57,9 @@ def _models(tenancy: Tenancy) -> list[dict[str, Any]]:
 @with_key("POST")
 def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     """Whether a prompt would be admitted now, how soon its KV cache would be there, and its price."""
-    document = _document(request)
+    document = json_object(body_of(request))
+    if unknown_names := [name for name in document if name not in FIELDS]:
+        raise unknown_field(unknown_names[0], FIELDS)
     places = places_of(tenancy, document.get("model"))
     tokens, count_basis = _tokens(document)
     _require_short(tenancy, tokens, count_basis)
@@ -127,22 +127,6 @@ def unlogged(response: HttpResponse) -> HttpResponse:
     """Without Django's line in the log, which quotes the address: a client may have put a prompt there."""
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
-
-
-def _document(request: HttpRequest) -> dict[str, Any]:
-    """The JSON object of the request. Errors say what is wrong with it, never what stands in it."""
-    try:
-        document = read_json(request.body)
-    except RequestDataTooBig:
-        raise ApiError(413, "request_too_large", "The request's body is too large.") from None
-    except (ValueError, UnreadablePostError):
-        raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
-    if not isinstance(document, dict):
-        raise ApiError(400, "invalid_json", "The body must be one JSON object.")
-    for name in document:
-        if name not in FIELDS:
-            raise unknown_field(name, FIELDS)
-    return document
 
 
 def _tokens(document: dict[str, Any]) -> tuple[int, str]:

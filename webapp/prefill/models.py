@@ -7,7 +7,7 @@ million prompt tokens.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
@@ -50,9 +50,9 @@ class TenancyQuerySet(models.QuerySet["Tenancy"]):
         own = Q(tenant=user, team__in=Team.objects.with_role(user, ASKERS))
         return self.filter(Q(team__in=Team.objects.visible_to(user)) | own)
 
-    def in_force(self, at: datetime | None = None) -> TenancyQuerySet:
-        """Those that prefill is sold to at a moment (now): active, and not past their end."""
-        return self.filter(status=TenancyStatus.ACTIVE, ends_at__gt=at or timezone.now())
+    def in_force(self) -> TenancyQuerySet:
+        """Those that prefill is sold to now: active, and not past their end."""
+        return self.filter(status=TenancyStatus.ACTIVE, ends_at__gt=timezone.now())
 
     def to_decide(self) -> TenancyQuerySet:
         """Those that wait for an admin: new ones, and renewals."""
@@ -264,8 +264,8 @@ def charge_of(prompt_tokens: int, price: int) -> int:
     return (prompt_tokens * price + TOKENS_OF_PRICE // 2) // TOKENS_OF_PRICE
 
 
-class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
-    def visible_to(self, user: Any) -> UsageEventQuerySet:
+class RequestQuerySet(models.QuerySet[Any]):
+    def visible_to(self, user: Any) -> Self:
         """Requests of the user's own tenancies, and of the teams that they read."""
         return self.filter(tenancy__in=Tenancy.objects.visible_to(user))
 
@@ -289,7 +289,7 @@ class UsageEvent(models.Model):
     price = models.PositiveBigIntegerField()  # micro-dollars per million prompt tokens, as it was then
     charge = models.PositiveBigIntegerField()  # micro-dollars
 
-    objects = UsageEventQuerySet.as_manager()
+    objects = RequestQuerySet.as_manager()
 
     class Meta:
         ordering = ["-at", "-id"]
@@ -318,12 +318,6 @@ class UsageEvent(models.Model):
         return self.request_id
 
 
-class OpenRequestQuerySet(models.QuerySet["OpenRequest"]):
-    def visible_to(self, user: Any) -> OpenRequestQuerySet:
-        """Requests of the user's own tenancies, and of the teams that they read."""
-        return self.filter(tenancy__in=Tenancy.objects.visible_to(user))
-
-
 class OpenRequest(models.Model):
     """A request that was admitted and of which nobody has written yet what came of it.
 
@@ -338,7 +332,7 @@ class OpenRequest(models.Model):
     at = models.DateTimeField()  # when it arrived
     in_batch = models.BooleanField(default=False)
 
-    objects = OpenRequestQuerySet.as_manager()
+    objects = RequestQuerySet.as_manager()
 
     class Meta:
         ordering = ["at", "id"]

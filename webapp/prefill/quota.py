@@ -5,13 +5,15 @@ twice its limit. Taking is one script: two requests cannot take the same tokens.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from webapp.common import broker
 
 MINUTE_S = 60.0
-# KEYS: the bucket. ARGV: its size, tokens wanted, whether to take them. The clock is the server's.
+# KEYS: the bucket. ARGV: its size, tokens wanted (below 0: to put back), and how: `look`, `take` them if they
+# are there, or `force`, which takes them in any case. The clock is the server's.
 SCRIPT = """
-local size, wanted, take = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local size, wanted, how = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
 local held = redis.call('HMGET', KEYS[1], 'level', 'at')
@@ -19,28 +21,13 @@ local level = size
 if held[1] then
   level = math.min(size, tonumber(held[1]) + math.max(0, now - tonumber(held[2])) * size / 60)
 end
-local ok = level >= wanted
-if ok and take then level = level - wanted end
-if take then
+local ok = how == 'force' or level >= wanted
+if ok and how ~= 'look' then level = math.min(size, level - wanted) end
+if how ~= 'look' then
   redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'at', string.format('%.6f', now))
   redis.call('EXPIRE', KEYS[1], 120)
 end
 return {ok and 1 or 0, string.format('%.6f', level)}
-"""
-# KEYS: the bucket. ARGV: its size, tokens to put back (below 0: to take in any case).
-GIVE = """
-local size, back = tonumber(ARGV[1]), tonumber(ARGV[2])
-local clock = redis.call('TIME')
-local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
-local held = redis.call('HMGET', KEYS[1], 'level', 'at')
-local level = size
-if held[1] then
-  level = math.min(size, tonumber(held[1]) + math.max(0, now - tonumber(held[2])) * size / 60)
-end
-level = math.min(size, level + back)
-redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'at', string.format('%.6f', now))
-redis.call('EXPIRE', KEYS[1], 120)
-return string.format('%.6f', level)
 """
 
 
@@ -64,7 +51,7 @@ def take(tenancy_id: int, tokens: int, limit: int) -> Drawn:
     RedisError
         The broker does not answer: nothing is known, and nothing may be sold.
     """
-    return _draw(tenancy_id, tokens, limit, take=True)
+    return _draw(tenancy_id, tokens, limit, "take")
 
 
 def give_back(tenancy_id: int, tokens: int, limit: int) -> Drawn:
@@ -72,19 +59,17 @@ def give_back(tenancy_id: int, tokens: int, limit: int) -> Drawn:
 
     Raises as `take` does.
     """
-    level = float(broker.client().eval(GIVE, 1, f"control:quota:{tenancy_id}", limit, tokens))
-    full_s = (limit - level) * MINUTE_S / limit
-    return Drawn(ok=True, limit=limit, remaining=max(0, int(level)), wait_s=0.0, full_s=full_s)
+    return _draw(tenancy_id, -tokens, limit, "force")
 
 
 def look(tenancy_id: int, tokens: int, limit: int) -> Drawn:
     """What `take` would answer; nothing is taken. Raises as `take` does."""
-    return _draw(tenancy_id, tokens, limit, take=False)
+    return _draw(tenancy_id, tokens, limit, "look")
 
 
-def _draw(tenancy_id: int, tokens: int, limit: int, *, take: bool) -> Drawn:
+def _draw(tenancy_id: int, tokens: int, limit: int, how: Literal["look", "take", "force"]) -> Drawn:
     key = f"control:quota:{tenancy_id}"
-    answer = broker.client().eval(SCRIPT, 1, key, limit, tokens, int(take))
+    answer = broker.client().eval(SCRIPT, 1, key, limit, tokens, how)
     ok, level = bool(answer[0]), float(answer[1])
     rate = limit / MINUTE_S
     return Drawn(

@@ -19,13 +19,13 @@ from redis import RedisError
 from engine.errors import InputError
 from engine.inputs import Document, parse
 from webapp.common.logs import request_id
-from webapp.prefill.answers import ApiError, headers
+from webapp.prefill.answers import ApiError, body_of, headers, json_object
 from webapp.prefill.bearer import no_quotas, recheck
 from webapp.prefill.gateway.admission import Admission, admit, in_thread, new_id
 from webapp.prefill.gateway.answer_stream import begin, write_refusal
-from webapp.prefill.gateway.calls import CompletionCall, Kind, document, read
+from webapp.prefill.gateway.calls import CompletionCall, Kind, read
 from webapp.prefill.gateway.shapes import Shape
-from webapp.prefill.gateway.views import body_of, prompt_view, unforeseen, when_sent, whole
+from webapp.prefill.gateway.views import prompt_view, unforeseen, when_sent, whole
 from webapp.prefill.models import ApiKey
 from webapp.prefill.services import drop_request
 
@@ -65,10 +65,11 @@ class Answer:
 async def batches(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     """Lines of requests, answered by lines in the order in which they are ready."""
     requests = lines(body_of(request), request.content_type or "")
-    response = StreamingHttpResponse(_answers(key, requests), content_type="application/x-ndjson")
-    for name, value in (headers(request_id(), None) | {"X-Accel-Buffering": "no"}).items():
-        response[name] = value
-    return response
+    return StreamingHttpResponse(
+        _answers(key, requests),
+        content_type="application/x-ndjson",
+        headers=headers(request_id(), None) | {"X-Accel-Buffering": "no"},
+    )
 
 
 def lines(body: bytes, content_type: str) -> list[Line]:
@@ -84,7 +85,7 @@ def lines(body: bytes, content_type: str) -> list[Line]:
         if number > MOST_LINES:
             raise ApiError(413, "request_too_large", f"A batch has at most {MOST_LINES:,} lines.")
         try:
-            requests.append(parse(Line, document(row)))
+            requests.append(parse(Line, json_object(row)))
         except ApiError as error:
             raise ApiError(400, error.code, f"Line {number}: it must be one JSON object.") from None
         except InputError as error:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from engine.documents import read_json
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Number, Whole, parse
 from engine.prefill.handover import DecodeReceiver
@@ -176,17 +175,6 @@ class CompletionCall:
     def field(self) -> str:
         """The field that holds its prompt."""
         return "messages" if self.kind == "chat" else "prompt"
-
-
-def document(body: bytes) -> dict[str, Any]:
-    """The JSON object that `body` is. Raises ApiError."""
-    try:
-        fields = read_json(body)
-    except ValueError:
-        raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
-    if not isinstance(fields, dict):
-        raise ApiError(400, "invalid_json", "The body must be one JSON object.")
-    return fields
 
 
 def read(kind: Kind, given: dict[str, Any]) -> CompletionCall:

@@ -11,19 +11,18 @@ import redis
 import structlog
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import RequestDataTooBig
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse, UnreadablePostError
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from webapp.common.at_once import AtOnce
 from webapp.common.database import is_away
-from webapp.prefill.answers import ApiError, answer, headers
+from webapp.prefill.answers import ApiError, answer, body_of, headers, json_object
 from webapp.prefill.bearer import caller, no_database, no_quotas, not_allowed
 from webapp.prefill.gateway import shapes
 from webapp.prefill.gateway.admission import admit, in_thread
 from webapp.prefill.gateway.answer_stream import AnswerStream, begin, write_refusal
-from webapp.prefill.gateway.calls import CompletionCall, Kind, document, read
+from webapp.prefill.gateway.calls import CompletionCall, Kind, read
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.models import ApiKey
 
@@ -76,18 +75,17 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
 
 
 async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseBase:
-    call = read(kind, document(body_of(request)))
+    call = read(kind, json_object(body_of(request)))
     stream = await _begun(key, call)
     admission = stream.admission
     shape = Shape(kind=kind, request=admission.id, model=call.model)
     if not call.stream:
         return await _whole(stream, shape)
-    response = StreamingHttpResponse(_pieces(stream, shape, call), content_type="text/event-stream")
-    for name, value in (
-        headers(admission.id, admission.drawn, admission.datacenter) | {"X-Accel-Buffering": "no"}
-    ).items():
-        response[name] = value
-    return response
+    return StreamingHttpResponse(
+        _pieces(stream, shape, call),
+        content_type="text/event-stream",
+        headers=headers(admission.id, admission.drawn, admission.datacenter) | {"X-Accel-Buffering": "no"},
+    )
 
 
 open_answers = AtOnce()
@@ -112,16 +110,6 @@ async def _begun(key: ApiKey, call: CompletionCall) -> AnswerStream:
         raise
     stream.on_close = close
     return stream
-
-
-def body_of(request: HttpRequest) -> bytes:
-    """Raises ApiError."""
-    try:
-        return request.body
-    except RequestDataTooBig:
-        raise ApiError(413, "request_too_large", "The request's body is too large.") from None
-    except UnreadablePostError:
-        raise ApiError(400, "invalid_json", "The body could not be read.") from None
 
 
 async def _whole(stream: AnswerStream, shape: Shape) -> HttpResponse:
