@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import IO, Any
 
@@ -28,10 +27,8 @@ from redis.retry import Retry
 
 from engine import __version__
 from engine.errors import InputError
-from engine.job.events.event import Event
 from engine.job.events.gpus import GpuFigures
 from engine.job.events.node import Clock, Heartbeat
-from engine.job.launch import LaunchSpec
 from engine.private import private
 from workers.app import create_app
 from workers.clock import ClockWatch
@@ -41,7 +38,7 @@ from workers.hardware import look_apart
 from workers.ledger import Ledger
 from workers.probe import Prober
 from workers.publisher import Publisher
-from workers.ranks import Group, RankSupervisor
+from workers.ranks import MakeGroup, RankSupervisor
 from workers.rates import LinkMeter
 from workers.samples import SamplePreviewer
 from workers.shims import Shims
@@ -68,7 +65,7 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] | None = None,
+        make_group: MakeGroup | None = None,
     ) -> None:
         self.config = config
         folder = config.state_folder

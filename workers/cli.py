@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def doctor(name: str | None, site: str | None, as_json: bool) -> None:
     lines = examine(var_folder(), name, site)
     if as_json:
         ok = all(line.level != "fail" for line in lines)
-        click.echo(json.dumps({"ok": ok, "checks": [line.as_dict() for line in lines]}))
+        click.echo(json.dumps({"ok": ok, "checks": [asdict(line) for line in lines]}))
     else:
         click.echo(text_of(lines))
     sys.exit(1 if any(line.level == "fail" for line in lines) else 0)

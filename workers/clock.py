@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import redis
 
@@ -22,12 +21,6 @@ KEPT = 3  # measurements of which the best counts: drift stays small, a busy mom
 PERIOD_S = 10.0
 
 
-class Asks(Protocol):
-    """What is needed of a client of the broker."""
-
-    def time(self) -> tuple[int, int]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """offset_s : this node's clock minus the broker's; known within rtt_s / 2."""
@@ -36,7 +29,7 @@ class Reading:
     rtt_s: float
 
 
-def measure(client: Asks, now: Callable[[], float] = time.time, rounds: int = ROUNDS) -> Reading:
+def measure(client: "redis.Redis", now: Callable[[], float] = time.time, rounds: int = ROUNDS) -> Reading:
     """Ask the broker for its time `rounds` times and keep the answer with the shortest round trip.
 
     Raises

@@ -9,13 +9,12 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
@@ -23,13 +22,14 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from engine import __version__
-from engine.documents import read_json, read_json_file
+from engine.documents import read_json_file
 from engine.errors import InputError
 from engine.versions import remedy, series
 from workers import clock, hardware
 from workers.agent import connect
 from workers.config import AgentConfig, from_environment
-from workers.join import MOST_ANSWER, env_file, read_environment, site_address
+from workers.join import MOST_ANSWER, env_file, listen_error, read_environment, site_address
+from workers.version import site_version
 
 LEAST_PYTHON = (3, 11)
 # (warn below, fail below)
@@ -50,10 +50,6 @@ class Line:
     level: str
     found: str
     todo: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """As JSON."""
-        return asdict(self)
 
 
 def examine(var: Path, name: str | None, site: str | None) -> list[Line]:
@@ -196,11 +192,9 @@ def _write_mb_s(folder: Path) -> float:
 
 
 def _address(config: AgentConfig) -> Iterable[Line]:
-    try:
-        socket.create_server((config.host, 0)).close()
-    except (OSError, UnicodeError) as error:
+    if reason := listen_error(config.host):
         todo = "join again with --host set to an address of this machine that other nodes reach"
-        yield _line("address", "fail", f"{config.host} cannot listen ({error})", todo)
+        yield _line("address", "fail", f"{config.host} cannot listen ({reason})", todo)
         return
     yield _line("address", "ok", f"{config.host}: the advertised address, and it can listen")
     if config.ports is None:
@@ -209,20 +203,12 @@ def _address(config: AgentConfig) -> Iterable[Line]:
         )
         return
     first, last = config.ports
-    busy = [port for port in range(first, last + 1) if not _bindable(config.host, port)]
+    busy = [port for port in range(first, last + 1) if listen_error(config.host, port)]
     free = f"{last - first + 1 - len(busy)} of {last - first + 1} free from {first} to {last}"
     need = 2 * config.gpus + 1
     level = "ok" if not busy else "fail" if last - first + 1 - len(busy) < need else "warn"
     todo = f"ports in use: {_few(busy)} (ss -ltnp shows the processes); this node needs {need}"
     yield _line("ports", level, free, todo)
-
-
-def _bindable(host: str, port: int) -> bool:
-    try:
-        socket.create_server((host, port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def _few(ports: list[int]) -> str:
@@ -279,11 +265,7 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
 
 
 def _version(client: "redis.Redis", config: AgentConfig) -> Line:
-    version = client.get(config.site_key)
-    try:
-        site = str(read_json(version)["version"]) if version else ""
-    except (ValueError, KeyError, TypeError):
-        site = ""
+    site = site_version(client, config)
     if not site:
         return _line(
             "version",

@@ -68,11 +68,17 @@ def check_host(host: str) -> None:
     InputError
         It is not an address of this machine.
     """
+    if reason := listen_error(host):
+        raise InputError("--host", host, f"must be an address of this machine ({reason})")
+
+
+def listen_error(host: str, port: int = 0) -> str:
+    """Why this machine cannot listen on `host` and `port` (0: any); empty where it can."""
     try:
-        socket.create_server((host, 0)).close()
+        socket.create_server((host, port)).close()
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("--host", host, f"must be an address of this machine ({reason})") from None
+        return getattr(error, "strerror", None) or str(error)
+    return ""
 
 
 def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
 from engine.documents import read_json
 from engine.errors import InputError
@@ -21,6 +20,7 @@ from engine.job.events.node import NodeRank
 from engine.job.events.training import Rank, RankState
 from engine.job.file_access import FileAccess
 from engine.job.launch import LaunchSpec
+from engine.run.launcher import RankGroup
 from workers.ledger import Ledger, start_time_matches
 from workers.shims import has_shim
 
@@ -32,19 +32,8 @@ KEPT_LOGS = 20
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class Group(Protocol):
-    """What the supervisor needs of engine.run.launcher.RankGroup."""
-
-    spec: LaunchSpec
-
-    def start(self) -> None: ...
-    def stop(self, grace_s: float = ...) -> None: ...
-    def stop_at_boundary(self) -> None: ...
-    def running(self) -> bool: ...
-
-
-MakeGroup = Callable[[LaunchSpec, Callable[[Event], None]], Group]
-FindGroup = Callable[[Path, Callable[[Event], None], Callable[[LaunchSpec], Iterable[int]]], Group | None]
+MakeGroup = Callable[[LaunchSpec, Callable[[Event], None]], RankGroup]
+FindGroup = Callable[[Path, Callable[[Event], None], Callable[[LaunchSpec], Iterable[int]]], RankGroup | None]
 
 
 class RankSupervisor:
@@ -71,7 +60,7 @@ class RankSupervisor:
         files: FileAccess,
         publish: Emit,
         make_group: MakeGroup,
-        find_group: FindGroup | None = None,
+        find_group: FindGroup,
     ) -> None:
         self._node = node
         self._logs = logs
@@ -79,7 +68,7 @@ class RankSupervisor:
         self._files = files
         self._publish = publish
         self._make_group, self._find_group = make_group, find_group
-        self._groups: dict[str, tuple[int, Group]] = {}
+        self._groups: dict[str, tuple[int, RankGroup]] = {}
         self._gpu_of_rank: dict[str, dict[int, int]] = {}  # of the ranks of each run in _groups
         self._lock = threading.Lock()
 
@@ -100,7 +89,8 @@ class RankSupervisor:
             return f"refused: {detail}"
         self._stop_group(spec.run, below=spec.generation, grace_s=1.0)
         try:
-            self._launch(spec)
+            _prune(self._logs)
+            self._begin(self._make_group(spec, self._on_event))
         except Exception as error:
             log.exception("run %s could not be started", spec.run)
             self._report(spec, RankState.FAILED, f"the node could not start the ranks: {error}")
@@ -162,10 +152,9 @@ class RankSupervisor:
 
     def take_over(self) -> list[str]:
         """Supervise again what an earlier life of the agent left at work; returns its runs."""
-        folders = sorted(self._logs.iterdir()) if self._find_group and self._logs.is_dir() else []
         groups = []
-        for folder in folders:
-            group = self._find_group(folder, self._on_event, self._ended) if self._find_group else None
+        for folder in sorted(self._logs.iterdir()) if self._logs.is_dir() else ():
+            group = self._find_group(folder, self._on_event, self._ended)
             if group is not None:
                 self._begin(group)
                 groups.append(group.spec.run)
@@ -207,11 +196,7 @@ class RankSupervisor:
         folder = self._logs / f"{spec.run}-{spec.generation}"
         return dataclasses.replace(spec, log_dir=str(folder), job=self._files.opened(spec.job))
 
-    def _launch(self, spec: LaunchSpec) -> None:
-        _prune(self._logs, keep=KEPT_LOGS - 1)
-        self._begin(self._make_group(spec, self._on_event))
-
-    def _begin(self, group: Group) -> None:
+    def _begin(self, group: RankGroup) -> None:
         spec = group.spec
         # Started under the lock: a heartbeat in between would take it for one that has ended, and forget it.
         with self._lock:
@@ -267,11 +252,11 @@ class RankSupervisor:
             self._publish(event)
 
 
-def _prune(logs: Path, keep: int) -> None:
-    """Delete the oldest folders of rank logs: a node runs for years."""
+def _prune(logs: Path) -> None:
+    """Make room for one more of KEPT_LOGS folders of rank logs: a node runs for years."""
     if not logs.is_dir():
         return
     over = (f for f in logs.iterdir() if f.is_dir() and not has_shim(f))
     folders = sorted(over, key=lambda f: f.stat().st_mtime)
-    for folder in folders[: max(0, len(folders) - keep)]:
+    for folder in folders[: max(0, len(folders) - KEPT_LOGS + 1)]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from engine.errors import InputError
@@ -58,41 +59,34 @@ class LinkMeter:
         shared = _shared(trial, secret, counts, emulated)
         shared["patience_s"] = min(max(1.0, patience_s), LONGEST_PATIENCE_S)
         if peer is None:
-            work, doing = self._listen, f"listening on {port}"
-            own: dict[str, Any] = {"port": port}
+            doing = f"listening on {port}"
+            act: Callable[..., LinkRates | None] = partial(listen, self._host, port)
         else:
-            work, doing = self._measure, f"measuring to {peer['host']}:{peer['port']}"
-            own = {
-                "address": (str(peer["host"]), int(peer["port"])),
-                "seconds": min(max(0.1, seconds), LONGEST_S),
-            }
-        threading.Thread(target=work, kwargs=shared | own, name="link-rates", daemon=True).start()
+            doing = f"measuring to {peer['host']}:{peer['port']}"
+            address = str(peer["host"]), int(peer["port"])
+            act = partial(measure, self._host, address=address, seconds=min(max(0.1, seconds), LONGEST_S))
+        threading.Thread(
+            target=self._take_part, args=(act, peer is not None, shared), name="link-rates", daemon=True
+        ).start()
         return doing
 
-    def _listen(self, *, trial: str, port: int, **shared: Any) -> None:
-        if not self._busy.acquire(timeout=shared["patience_s"]):
-            log.warning("link %s: another measurement takes too long", trial)
-            return
-        try:
-            listen(self._host, port, trial=trial, **shared)
-        except (TransportError, InputError, TimeoutError, OSError) as error:
-            log.warning("link %s: %s", trial, error)  # the other side sees it too, and tells
-        finally:
-            self._busy.release()
-
-    def _measure(self, *, trial: str, **shared: Any) -> None:
+    def _take_part(self, act: Callable[..., LinkRates | None], tells: bool, shared: dict[str, Any]) -> None:
+        """Do `act` when no other measurement is under way, and publish what it gives if this side `tells`."""
         rates: LinkRates | None = None
         error = ""
         if not self._busy.acquire(timeout=shared["patience_s"]):
             error = "another measurement on this node takes too long"
         else:
             try:
-                rates = measure(self._host, trial=trial, **shared)
+                rates = act(**shared)
             except (TransportError, InputError, TimeoutError, OSError) as failure:
                 error = str(failure)
             finally:
                 self._busy.release()
-        self._publish(_answer(trial, rates, error))
+        if tells:
+            self._publish(_answer(shared["trial"], rates, error))
+        elif error:
+            log.warning("link %s: %s", shared["trial"], error)  # the other side sees it too, and tells
 
 
 def _answer(trial: str, link_rates: LinkRates | None, error: str) -> Rates:

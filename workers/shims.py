@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from engine.errors import InputError
 from engine.job.events.event import KINDS, Event
@@ -18,6 +17,7 @@ from engine.job.launch import LaunchSpec
 from engine.private import private
 from engine.run.host_process import HostProcess, LetGo
 from engine.run.launcher import RankGroup
+from workers.publisher import Publisher
 from workers.shim import ADDRESS, LEFT, clear
 
 log = logging.getLogger(__name__)
@@ -28,40 +28,23 @@ _LOST = -9  # the status of a host whose shim was killed: it ends with it
 _LOSSY = ",".join(kind for kind, event in KINDS.items() if not event.vital)
 
 
-class Outbox(Protocol):
-    """What the agent hands events to (workers.publisher)."""
-
-    @property
-    def position(self) -> int:
-        """The number of the last event that was handed over."""
-        ...
-
-    @property
-    def safe(self) -> int:
-        """Events up to this number are with the broker, or on disk."""
-        ...
-
-    def note_lost(self, count: int) -> None:
-        """Count events that were dropped before they came here."""
-
-
 class ShimHost:
     """A host behind a shim, as `RankGroup` takes it. What was dealt with is acknowledged once it is safe."""
 
     def __init__(
-        self, connection: socket.socket, outbox: Outbox, child: "subprocess.Popen[bytes] | None"
+        self, connection: socket.socket, publisher: Publisher, child: "subprocess.Popen[bytes] | None"
     ) -> None:
-        self._connection, self._outbox, self._child = connection, outbox, child
+        self._connection, self._publisher, self._child = connection, publisher, child
         self._reader = connection.makefile("rb")
         self._commands = threading.Lock()
-        self._handled: deque[tuple[int, int]] = deque()  # (frame, position of the outbox after it)
+        self._handled: deque[tuple[int, int]] = deque()  # (frame, position of the publisher after it)
         self._code: int | None = None
         self._over = threading.Event()  # the last frame was read, or the shim is gone
         self._let_go = threading.Event()
         self._acknowledging = threading.Thread(target=self._acknowledge, name="shim", daemon=True)
 
     @classmethod
-    def launch(cls, spec: LaunchSpec, outbox: Outbox, keep_s: float) -> "ShimHost":
+    def launch(cls, spec: LaunchSpec, publisher: Publisher, keep_s: float) -> "ShimHost":
         """Start a shim and, behind it, the host of a spec. Raises OSError."""
         folder = Path(spec.log_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,15 +65,15 @@ class ShimHost:
                 pass_fds=[listener.fileno()],
                 process_group=0,
             )
-        host = cls(_connect(folder), outbox, child)
+        host = cls(_connect(folder), publisher, child)
         host._send(b"L " + spec.to_json().encode())
         host.greeting()
         return host
 
     @classmethod
-    def found(cls, folder: Path, outbox: Outbox) -> "ShimHost":
+    def found(cls, folder: Path, publisher: Publisher) -> "ShimHost":
         """The host whose shim listens for `folder`. Raises OSError where none does."""
-        return cls(_connect(folder), outbox, None)
+        return cls(_connect(folder), publisher, None)
 
     def greeting(self) -> bytes:
         """The spec with which the host was started; empty where it was not yet. Raises OSError."""
@@ -111,10 +94,10 @@ class ShimHost:
                 if kind == b"E":
                     yield text
                 elif kind == b"D":
-                    self._outbox.note_lost(int(text))
+                    self._publisher.note_lost(int(text))
                 else:
                     self._code = int(text)
-                self._handled.append((int(number), self._outbox.position))
+                self._handled.append((int(number), self._publisher.position))
                 if kind == b"X":
                     break
         if self._code is None and self._let_go.is_set():
@@ -152,7 +135,7 @@ class ShimHost:
         last = False
         while not last:
             last = self._let_go.wait(_PERIOD_S) or (self._over.is_set() and not self._handled)
-            number, safe = 0, self._outbox.safe
+            number, safe = 0, self._publisher.safe
             while self._handled and self._handled[0][1] <= safe:
                 number, _ = self._handled.popleft()
             if number:
@@ -204,8 +187,8 @@ class Shims:
     keep_s : for how long ranks go on without an agent.
     """
 
-    def __init__(self, outbox: Outbox, keep_s: float) -> None:
-        self._outbox, self._keep_s = outbox, keep_s
+    def __init__(self, publisher: Publisher, keep_s: float) -> None:
+        self._publisher, self._keep_s = publisher, keep_s
         self._hosts: list[ShimHost] = []
 
     def group(self, spec: LaunchSpec, on_event: Callable[[Event], None]) -> RankGroup:
@@ -238,13 +221,13 @@ class Shims:
 
     def _launched(self, spec: LaunchSpec) -> HostProcess:
         self._hosts = [host for host in self._hosts if not host.settled]
-        self._hosts.append(ShimHost.launch(spec, self._outbox, self._keep_s))
+        self._hosts.append(ShimHost.launch(spec, self._publisher, self._keep_s))
         return self._hosts[-1]
 
     def _at_work(self, folder: Path) -> tuple[HostProcess, bytes] | None:
         host = None
         try:
-            host = ShimHost.found(folder, self._outbox)
+            host = ShimHost.found(folder, self._publisher)
             text = host.greeting()
         except (OSError, ValueError):
             if host is not None:

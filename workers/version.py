@@ -22,20 +22,29 @@ def refuse_skew(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) ->
     InputError
         Says which side to update, and how.
     """
-    site = _site_version(config, connect)
+    site = ""
+    try:
+        with connect(config.broker_url) as client:
+            site = site_version(client, config)
+    except (redis.RedisError, OSError) as error:
+        log.warning("the site's version is not known: %s", error)
     if site and series(site) != series(__version__):
         raise InputError(
             "version", __version__, f"the site is {site}: {remedy(site=site, agent=__version__)}"
         )
 
 
-def _site_version(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) -> str:
+def site_version(client: "redis.Redis", config: AgentConfig) -> str:
+    """What the site says of its version; empty where it has not, or it cannot be read.
+
+    Raises
+    ------
+    redis.exceptions.RedisError
+        The broker does not answer.
+    """
+    text = client.get(config.site_key)
     try:
-        with connect(config.broker_url) as client:
-            text = client.get(config.site_key)
         return str(read_json(text)["version"]) if text else ""
-    except (redis.RedisError, OSError) as error:
-        log.warning("the site's version is not known: %s", error)
     except (ValueError, KeyError, TypeError):
         log.warning("what the site says of its version cannot be read")
-    return ""
+        return ""

@@ -241,6 +241,7 @@ def test_the_agent_refuses_before_a_rank_starts(tmp_path: Path, access: FileAcce
         files=access,
         publish=as_dicts(events),
         make_group=make_group,
+        find_group=lambda *_: None,
     )
     assert ranks.start(spec(job=saving_to("file:///etc")).to_json()).startswith("refused: persistence.")
     assert started == []
