@@ -1,15 +1,12 @@
 """Who may do what. A thing that a user may not see does not exist for them (404); one that they see
 but may not change is refused (403)."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import models
 from django.shortcuts import get_object_or_404
 
 from webapp.accounts.models import OPERATORS, Membership, Role, Team, User
-
-M = TypeVar("M", bound=models.Model)
 
 
 def may(user: Any, team: Team | None, roles: tuple[Role, ...] = OPERATORS) -> bool:

@@ -7,6 +7,8 @@ connections of one address. It has no option for these; a protocol class of ours
 import asyncio
 import ipaddress
 import resource
+from collections.abc import Callable
+from typing import Literal
 
 import h11
 from django.conf import settings
@@ -33,6 +35,8 @@ FULL = Refusal(
     text="The site has as many connections as it can hold. Try again in a moment.",
     retry_after_s=AGAIN_S,
 )
+# What a connection waits for: the head of a request; the rest of one that is answered; that its client reads.
+Wait = Literal["head", "rest", "unsent"]
 LATE = b"The request did not arrive in time.\n"
 
 
@@ -45,20 +49,18 @@ class BoundedProtocol(H11Protocol):
     number the connection is closed at once. A named proxy has no number of its own.
     """
 
-    _head: asyncio.TimerHandle | None = None
-    _rest: asyncio.TimerHandle | None = None
-    _unsent: asyncio.TimerHandle | None = None
     _refusal: Refusal | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._waits: dict[Wait, asyncio.TimerHandle] = {}
         load, self._refusal = self._load()
         if load > 2.0:
             transport.abort()
             return
         if self._refusal is not None:
             self.app = _refusing(self._refusal)
-        self._head = self.loop.call_later(settings.HEAD_TIMEOUT_S, self._late)
+        self._wait("head", settings.HEAD_TIMEOUT_S, self._late)
 
     def _load(self) -> tuple[float, Refusal | None]:
         """The share of the connections that may be open, this one counted, and the refusal if it is above 1.
@@ -85,16 +87,16 @@ class BoundedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         if self.conn.their_state is h11.IDLE:
-            self._stop_rest()
-            self._head = self._head or self.loop.call_later(settings.HEAD_TIMEOUT_S, self._late)
+            self._stop("rest")
+            self._wait("head", settings.HEAD_TIMEOUT_S, self._late)
             return
-        self._stop_head()
+        self._stop("head")
         if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE:
-            self._rest = self._rest or self.loop.call_later(REST_S, self.transport.close)
+            self._wait("rest", REST_S, self.transport.close)
 
     def _late(self) -> None:
         """The head has not come. Who has sent a part of it is told so."""
-        self._head = None
+        self._stop("head")
         if self.transport.is_closing():
             return
         if self.conn.trailing_data[0]:
@@ -107,32 +109,25 @@ class BoundedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unsent = self.loop.call_later(settings.SEND_TIMEOUT_S, self.transport.abort)
+        self._wait("unsent", settings.SEND_TIMEOUT_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._stop_unsent()
+        self._stop("unsent")
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head()
-        self._stop_rest()
-        self._stop_unsent()
+        self._stop("head", "rest", "unsent")
         super().connection_lost(exc)
 
-    def _stop_head(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+    def _wait(self, what: Wait, seconds: float, then: Callable[[], object]) -> None:
+        """Do `then` in so many seconds; where `what` is waited for already, the time goes on."""
+        if what not in self._waits:
+            self._waits[what] = self.loop.call_later(seconds, then)
 
-    def _stop_rest(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
-
-    def _stop_unsent(self) -> None:
-        if self._unsent is not None:
-            self._unsent.cancel()
-            self._unsent = None
+    def _stop(self, *what: Wait) -> None:
+        for one in what:
+            if timer := self._waits.pop(one, None):
+                timer.cancel()
 
 
 def _refusing(refusal: Refusal) -> App:

@@ -132,13 +132,12 @@ def documents(first: Run, second: Run, *, whole: bool) -> list[Section]:
     fields = [one for one in differences(first.document, second.document) if whole or one.changed]
     rows = sorted(fields, key=lambda one: one.path.partition(".")[0])  # stable: in a section as they stand
     return [
-        Section(name=name, fields=[_shortened(one) for one in part])
+        Section(
+            name=name,
+            fields=[replace(one, before=_short(one.before), after=_short(one.after)) for one in part],
+        )
         for name, part in groupby(rows, key=lambda one: one.path.partition(".")[0])
     ]
-
-
-def _shortened(one: Difference) -> Difference:
-    return replace(one, before=_short(one.before), after=_short(one.after))
 
 
 def _short(text: str | None) -> str | None:

@@ -9,16 +9,10 @@ from engine.job.changed import value_at
 from webapp.jobs.models import Run
 from webapp.live.models import GpuReading
 from webapp.live.payload import unix
+from webapp.live.services.gpus import FIGURES
 
 FRESH_S = 30.0  # an agent reports every 5 s; older figures say nothing of now
-ABSENT = {
-    "utilization": None,
-    "memory_bytes": None,
-    "memory_total_bytes": None,
-    "temperature_c": None,
-    "power_w": None,
-    "at": None,
-}
+ABSENT: dict[str, Any] = dict.fromkeys((*FIGURES, "at"))
 
 
 def gpus_now(run: Run) -> list[dict[str, Any]]:
@@ -50,13 +44,6 @@ def _readings(nodes: set[int]) -> dict[tuple[int, int], dict[str, Any]]:
     since = timezone.now() - timedelta(seconds=FRESH_S)
     rows = GpuReading.objects.filter(node__in=nodes, at__gte=since)
     return {
-        (row.node_id, row.gpu): {
-            "utilization": row.utilization,
-            "memory_bytes": row.memory_bytes,
-            "memory_total_bytes": row.memory_total_bytes,
-            "temperature_c": row.temperature_c,
-            "power_w": row.power_w,
-            "at": unix(row.at),
-        }
+        (row.node_id, row.gpu): {name: getattr(row, name) for name in FIGURES} | {"at": unix(row.at)}
         for row in rows
     }

@@ -38,7 +38,7 @@ def history(run: Run, most: int = MOST_POINTS) -> dict[str, Any]:
         "every": every,
         "iterations": [_entry(run, row) for row in rows],
         "dcs": [
-            {"name": name, "utilization": [_rounded(row[f"dc_{i}"], 4) for row in rows]}
+            {"name": name, "utilization": [_rounded(row[f"dc_{i}"]) for row in rows]}
             for i, name in enumerate(shape.dcs)
         ],
         "links": [
@@ -46,7 +46,7 @@ def history(run: Run, most: int = MOST_POINTS) -> dict[str, Any]:
                 "from": link["from"],
                 "to": link["to"],
                 "cap_gbps": link["cap_gbps"],
-                "gbps": [_rounded(row[f"link_{i}"], 4) for row in rows],
+                "gbps": [_rounded(row[f"link_{i}"]) for row in rows],
             }
             for i, link in enumerate(shape.links)
         ],
@@ -76,10 +76,10 @@ def _entry(run: Run, row: Row) -> Row:
         "start": None if start is None else payload.now_ms(run, start),
         "end": None if end is None else payload.now_ms(run, end),
         **{name: row[f"mean_{name}"] for name in MEANS},
-        "utilization": _rounded(row["mean_utilization"], 4),
+        "utilization": _rounded(row["mean_utilization"]),
         "tokens_per_s": round(row["all_tokens"] / seconds, 3) if row["all_tokens"] and seconds else None,
     }
 
 
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

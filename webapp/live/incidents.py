@@ -93,7 +93,7 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
     were as slow as it was made for, and of those since, up to the next incident.
     """
     windows = _windows(costs)
-    wanted = {i for window in windows if window for i in range(window.begin - BEFORE - 1, window.end)}
+    wanted = {i for window in windows if window for i in range(window.start - BEFORE - 1, window.stop)}
     stats = (
         IterationStat.objects.filter(run=run, iteration__in=wanted).only("iteration", "end") if wanted else ()
     )
@@ -104,12 +104,12 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
         times_ms = [took_ms[i] for i in range(first, end) if i in took_ms]
         return median(times_ms) if times_ms else None
 
-    def said(window: _Window | None) -> str:
+    def said(window: range | None) -> str:
         if window is None:
             return ""
         # Not of the iteration of the change itself, which has the change in it.
-        before = median_ms(window.begin - BEFORE, window.begin)
-        after = median_ms(window.begin + 1, window.end)
+        before = median_ms(window.start - BEFORE, window.start)
+        after = median_ms(window.start + 1, window.stop)
         if before is None or after is None:
             return ""
         return f"; measured {before:,.0f} ms before and {after:,.0f} ms since"
@@ -117,16 +117,9 @@ def _measured(run: Run, costs: Sequence[Cost]) -> list[str]:
     return [said(window) for window in windows]
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The iterations [begin, end) with a new plan."""
-
-    begin: int
-    end: int
-
-
-def _windows(costs: Sequence[Cost]) -> list[_Window | None]:
-    windows: list[_Window | None] = []
+def _windows(costs: Sequence[Cost]) -> list[range | None]:
+    """Of incidents, the latest first: the iterations with the new plan; None where there is none."""
+    windows: list[range | None] = []
     until: int | None = None  # where the incident after this one begins
     for cost in costs:
         begin = cost.get("iteration")
@@ -135,7 +128,7 @@ def _windows(costs: Sequence[Cost]) -> list[_Window | None]:
             windows.append(None)
         else:
             most = begin + 1 + MOST_AFTER
-            windows.append(_Window(begin, most if until is None else min(most, until)))
+            windows.append(range(begin, most if until is None else min(most, until)))
         until = begin if begin is not None else until
     return windows
 

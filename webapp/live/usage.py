@@ -71,11 +71,6 @@ def total(
     }
 
 
-def utilization(busy_s: dict[str, float], ranks: int, seconds: float) -> float:
-    """Busy F, R, B and W over time × GPUs."""
-    return sum(busy_s.values()) / (ranks * seconds) if seconds > 0 else 0.0
-
-
 def _shares(lanes: Sequence[tuple[float, float]]) -> dict[str, float]:
     count = max(1, len(lanes))
     busy = sum(lane[0] for lane in lanes) / count

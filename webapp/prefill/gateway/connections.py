@@ -47,6 +47,13 @@ class CoordinatorAddress:
     port: int
     rank: int
 
+    async def call(self, seconds: float) -> AsyncChannel[Answer]:
+        """A channel to it, made within `seconds`. Raises OSError."""
+        me = Identity(
+            rank=GATEWAY_RANK, run=self.run, generation=self.generation, secret=self.secret.encode()
+        )
+        return await call(self.host, self.port, me, self.rank, FROM_COORDINATOR, seconds=seconds)
+
 
 class ReplyQueue:
     """The coordinator's replies to one request that its client has not taken."""
@@ -163,9 +170,8 @@ class GatewayConnection:
         to, loop = self.address, asyncio.get_running_loop()
         if loop.time() - self._failed_at < CONNECT_AGAIN_S:
             raise ChannelLost("the prefill coordinator could not be reached a moment ago")
-        me = Identity(rank=GATEWAY_RANK, run=to.run, generation=to.generation, secret=to.secret.encode())
         try:
-            return await call(to.host, to.port, me, to.rank, FROM_COORDINATOR, seconds=CONNECT_S)
+            return await to.call(CONNECT_S)
         except OSError as error:
             self._failed_at = loop.time()
             log.warning(

@@ -14,10 +14,7 @@ from datetime import timedelta
 import structlog
 from django.utils import timezone
 
-from engine.control.asyncio_driver import call
-from engine.control.coordinator_wire import FROM_COORDINATOR, GATEWAY_RANK
 from engine.control.errors import ChannelLost
-from engine.control.handshake import Identity
 from engine.prefill.messages import MOST_ACCOUNTED, Account, Accounted
 from webapp.common.ages import older
 from webapp.live.models import PrefillCoordinator
@@ -108,10 +105,9 @@ async def _ask(coordinators: Iterable[CoordinatorAddress], requests: Sequence[st
 
 async def _accounts(to: CoordinatorAddress, requests: Sequence[str]) -> list[Accounted] | None:
     """What a coordinator delivered of `requests`; None where it does not answer."""
-    me = Identity(rank=GATEWAY_RANK, run=to.run, generation=to.generation, secret=to.secret.encode())
     try:
         async with asyncio.timeout(ASK_S):
-            channel = await call(to.host, to.port, me, to.rank, FROM_COORDINATOR, seconds=ASK_S)
+            channel = await to.call(ASK_S)
             try:
                 await channel.send(Account(requests=tuple(requests)))
                 accounts: list[Accounted] = []
