@@ -17,7 +17,7 @@ from django.urls import re_path  # noqa: E402
 from webapp.checks import require_servers  # noqa: E402
 from webapp.edge.bodies import InMemory  # noqa: E402
 from webapp.edge.connections import PerAddress  # noqa: E402
-from webapp.edge.sockets import Guarded, no_such_socket  # noqa: E402
+from webapp.edge.sockets import NOWHERE, Guarded  # noqa: E402
 from webapp.edge.uploads import Uploads  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
 
@@ -33,7 +33,7 @@ def _with(middleware: list[str]) -> ASGIHandler:
         settings.MIDDLEWARE = everything
 
 
-sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])  # type: ignore[arg-type]
+sockets = URLRouter([*websocket_urlpatterns, re_path("", NOWHERE)])  # type: ignore[arg-type]
 application = PerAddress(
     ProtocolTypeRouter(
         {

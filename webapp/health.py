@@ -105,9 +105,9 @@ def _ask() -> dict[str, Check]:
     checks = {"broker": _broker(), "disk": disk()}
     by_name: dict[str, Callable[[psycopg.Cursor[Any]], Check]] = {
         "migrations": _migrations,
-        "ingest": _ingest,
+        "ingest": lambda cursor: _beat(cursor, liveness.INGEST, liveness.STALE, "reads what nodes report"),
         "nodes": _nodes,
-        "reconciler": _reconciler,
+        "reconciler": lambda cursor: _beat(cursor, liveness.RECONCILER, RECONCILER_LATE, "acts on runs"),
     }
     try:
         with _connect() as line, line.cursor() as cursor:
@@ -152,14 +152,6 @@ def _migrations(cursor: "psycopg.Cursor[Any]") -> Check:
 def _known_migrations() -> frozenset[tuple[str, str]]:
     """What the code of this process wants applied; `migrate` also notes those that replace others."""
     return frozenset(MigrationLoader(None, ignore_no_migrations=True).disk_migrations)
-
-
-def _ingest(cursor: "psycopg.Cursor[Any]") -> Check:
-    return _beat(cursor, liveness.INGEST, liveness.STALE, "reads what nodes report")
-
-
-def _reconciler(cursor: "psycopg.Cursor[Any]") -> Check:
-    return _beat(cursor, liveness.RECONCILER, RECONCILER_LATE, "acts on runs")
 
 
 HEARD = """

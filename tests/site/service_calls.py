@@ -668,7 +668,6 @@ READS: dict[str, str] = {
     "computations.claimed": "locks a computation that a worker still holds",
     "computations.somebody_waits": "whether anything urgent is queued",
     "planning.wants_second_look": "whether an answer may be bettered",
-    "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",
     "prefill.require_decider": "refuses who may not decide",
     "prefill.require_tenant": "refuses who is not the tenant",

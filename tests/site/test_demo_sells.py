@@ -8,11 +8,11 @@ from django.test import override_settings
 from django.urls import reverse
 
 from tests.site.world import World
+from webapp.accounts.services import token_hash
 from webapp.jobs.services import launch_plan
 from webapp.prefill import demo
 from webapp.prefill.models import ApiKey, Tenancy, TenancyStatus
 from webapp.prefill.services import revoke_key, suspend_tenancy
-from webapp.prefill.services.keys import key_hash
 from webapp.servers.places import demo_key, demo_model
 
 
@@ -43,7 +43,7 @@ def test_a_tenancy_and_a_key_once(served: World, tmp_path: Path) -> None:
     assert tenancy.state == TenancyStatus.ACTIVE
     path = demo_key(tmp_path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert ApiKey.objects.get().sha256 == key_hash(path.read_text().strip())
+    assert ApiKey.objects.get().sha256 == token_hash(path.read_text().strip())
 
 
 def test_what_people_decided_stays(served: World, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """How people and teams are found."""
 
-from typing import Any
-
 from django.db.models import Q
 from django.urls import reverse
 
@@ -15,25 +13,13 @@ def _person(user: User) -> tuple[str, str, str]:
     return user.username, reverse("accounts:person-detail", args=[user.pk]), detail
 
 
-def _team(team: Team) -> tuple[str, str, str]:
-    return team.name, reverse("accounts:team-edit", args=[team.pk]), ""
-
-
-def _people_with(word: str) -> Q:
-    return Q(Begin(word, "username", "first_name", "last_name", "email"))
-
-
-def _visible_teams(user: Any) -> Any:
-    return Team.objects.administered_by(user)
-
-
 KINDS = (
     Rows(
         order=100,
         name="person",
         label="People",
         rows=people,
-        matches=_people_with,
+        matches=lambda word: Q(Begin(word, "username", "first_name", "last_name", "email")),
         named="username",
         hit=_person,
     ),
@@ -41,9 +27,9 @@ KINDS = (
         order=110,
         name="team",
         label="Teams",
-        rows=_visible_teams,
+        rows=lambda user: Team.objects.administered_by(user),
         named="name",
-        hit=_team,
+        hit=lambda team: (team.name, reverse("accounts:team-edit", args=[team.pk]), ""),
         matches=lambda word: Q(Begin(word, "name")),
     ),
 )

@@ -34,7 +34,7 @@ class InMemory:
         try:
             body = await _within(scope, receive)
         except _RefusedError as error:
-            await error.refusal.send(scope, send)
+            await error.refusal(scope, receive, send)
             return
         if body is not None:
             app = self._api if scope["path"].startswith(API) else self._app

@@ -59,7 +59,7 @@ class BoundedProtocol(H11Protocol):
             transport.abort()
             return
         if self._refusal is not None:
-            self.app = _refusing(self._refusal)
+            self.app = self._refusal
         self._wait("head", settings.HEAD_TIMEOUT_S, self._late)
 
     def _load(self) -> tuple[float, Refusal | None]:
@@ -130,13 +130,6 @@ class BoundedProtocol(H11Protocol):
                 timer.cancel()
 
 
-def _refusing(refusal: Refusal) -> App:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await refusal.send(scope, send)
-
-    return app
-
-
 def most_connections() -> int:
     """How many connections the process may hold: what is set, and what the system lets it open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -167,7 +160,7 @@ class PerAddress:
         address = of_address((scope.get("client") or ("",))[0])
         close = self._open.open(address, settings.CONNECTIONS_PER_ADDRESS)
         if close is None:
-            await TOO_MANY.send(scope, send)
+            await TOO_MANY(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)

@@ -54,8 +54,8 @@ class Refusal:
         answer["Content-Length"] = str(len(answer.content))
         return answer
 
-    async def send(self, scope: Scope, send: Send) -> None:
-        """Answer a request or the handshake of a WebSocket."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As an ASGI application: answer a request or the handshake of a WebSocket."""
         kind = "http.response"
         if scope["type"] == "websocket":
             kind = "websocket.http.response"

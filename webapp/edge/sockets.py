@@ -23,6 +23,7 @@ STRANGE = Refusal(
     title="Another site",
     text="Only pages of this site may open its sockets. MERIDIAN_ORIGINS names others.",
 )
+# At every address that has no socket.
 NOWHERE = Refusal(status=404, code="unknown_url", title="Nothing here", text="There is no socket.")
 
 
@@ -38,7 +39,7 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not of_this_site(scope):
-            await STRANGE.send(scope, send)
+            await STRANGE(scope, receive, send)
             return
         begun = False
 
@@ -56,12 +57,7 @@ class Guarded:
             if begun:
                 await send({"type": "websocket.close", "code": TRY_AGAIN})
             else:
-                await AWAY.send(scope, send)
-
-
-async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
-    """The answer at every address that has no socket."""
-    await NOWHERE.send(scope, send)
+                await AWAY(scope, receive, send)
 
 
 def of_this_site(scope: Scope) -> bool:

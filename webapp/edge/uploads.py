@@ -47,24 +47,24 @@ class Uploads:
         except Exception as error:
             if not database.is_away(error):
                 raise
-            await AWAY.send(scope, send)
+            await AWAY(scope, receive, send)
             return
         if not goes_through:
             await self._app(scope, receive, send)
             return
         most = settings.LARGEST_TRACE_BYTES + FORM_BYTES
         if size > most:
-            await _too_large().send(scope, send)
+            await _too_large()(scope, receive, send)
             return
         address = of_address((scope.get("client") or ("",))[0])
         close = self._open.open(address, OF_ONE_ADDRESS * most, size)
         if close is None:
-            await _BUSY.send(scope, send)
+            await _BUSY(scope, receive, send)
             return
         try:
             await self._django(scope, _Bounded(receive, size), send)
         except _TooSlowError:
-            await _too_slow().send(scope, send)
+            await _too_slow()(scope, receive, send)
         finally:
             close()
 

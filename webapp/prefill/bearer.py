@@ -14,13 +14,14 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from webapp.accounts.permissions import may
+from webapp.accounts.services import token_hash
 from webapp.common import broker
 from webapp.common.database import is_away
 from webapp.common.throttle import Throttle, of_address
 from webapp.prefill.answers import ApiError, database_away
 from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyPlace, TenancyStatus
 from webapp.prefill.services import note_key_use
-from webapp.prefill.services.keys import BEGINNING, key_hash
+from webapp.prefill.services.keys import BEGINNING
 
 log = structlog.get_logger(__name__)
 LONGEST_KEY = 200
@@ -97,7 +98,7 @@ def caller(request: HttpRequest) -> ApiKey:
         raise ApiError(401, "missing_api_key", "Send the key in the header Authorization: Bearer KEY.")
     well_formed = text.startswith(BEGINNING) and len(text) <= LONGEST_KEY
     try:
-        key = _live(sha256=key_hash(text)) if well_formed else _live(pk=None)
+        key = _live(sha256=token_hash(text)) if well_formed else _live(pk=None)
     except ApiError as error:
         if error.status == 401:
             _count_wrong_key(of_address(request.META.get("REMOTE_ADDR")))

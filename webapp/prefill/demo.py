@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from webapp.accounts.models import Team, User
+from webapp.accounts.services import token_hash
 from webapp.inventory.models import DataCenter
 from webapp.prefill.models import ApiKey, Tenancy, TenancyStatus
 from webapp.prefill.services import Limits, approve_tenancy, make_key, request_tenancy
-from webapp.prefill.services.keys import MOST_LIVE, key_hash
+from webapp.prefill.services.keys import MOST_LIVE
 from webapp.servers.places import demo_key, demo_model, write_private
 
 NAME = "demo"
@@ -69,6 +70,6 @@ def key_command(var: Path, tenancy: Tenancy) -> str:
 
 def _is_there(path: Path, live: Any) -> bool:
     try:
-        return bool(live.filter(sha256=key_hash(path.read_text().strip())).exists())
+        return bool(live.filter(sha256=token_hash(path.read_text().strip())).exists())
     except OSError:
         return False

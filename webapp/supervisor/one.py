@@ -54,14 +54,15 @@ def _commands(part: str, rest: Sequence[str], environ: Mapping[str, str]) -> lis
         return [((*manage, *step), dict(environ)) for step in MIGRATE]
     if part == "manage":
         return [((*manage, *rest), dict(environ))]
-    services = {one.name: one for one in site_services(_port(environ), var_folder(), host=_bind(environ))}
+    services = {
+        one.name: one
+        for one in site_services(
+            _port(environ), var_folder(), host=environ.get("MERIDIAN_BIND") or "127.0.0.1"
+        )
+    }
     if part not in services or rest:
         raise InputError("PART", " ".join([part, *rest]), f"one of {', '.join(services)}, migrate, manage …")
     return [(services[part].argv, dict(services[part].env))]
-
-
-def _bind(environ: Mapping[str, str]) -> str:
-    return environ.get("MERIDIAN_BIND") or "127.0.0.1"
 
 
 def _port(environ: Mapping[str, str]) -> int:

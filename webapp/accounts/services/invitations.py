@@ -19,7 +19,7 @@ RANKED = (Role.TENANT, Role.VIEWER, Role.OPERATOR, Role.ADMIN)  # who is invited
 
 
 def token_hash(token: str) -> str:
-    """What the database keeps of a token: it is random, so that a plain hash does."""
+    """What the database keeps of a token or key: it is random, so that a plain hash does."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

@@ -17,12 +17,12 @@ PROFILE = ("first_name", "last_name", "email", "time_zone")
 
 
 @transaction.atomic
-def ensure_user(username: str, password: str, *, superuser: bool = False, actor: Any = None) -> User:
+def ensure_user(username: str, password: str) -> User:
     """The user called `username`, made with `password` if there is none (an existing one keeps theirs)."""
     user = User.objects.filter(username=username).first()
     if user is None:
-        user = User.objects.create_user(username, password=password, is_superuser=superuser)
-        record(actor, "create", user, team=None, after={"username": username, "is_superuser": superuser})
+        user = User.objects.create_user(username, password=password)
+        record(None, "create", user, team=None, after={"username": username, "is_superuser": False})
     return user
 
 

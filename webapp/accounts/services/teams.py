@@ -20,11 +20,11 @@ class LastAdmin(ValidationError):
 
 
 @transaction.atomic
-def ensure_team(name: str, *, actor: Any = None) -> Team:
+def ensure_team(name: str) -> Team:
     """The team called `name`, made if there is none."""
     team, created = Team.objects.get_or_create(name=name)
     if created:
-        record(actor, "create", team, team=team, after={"name": name})
+        record(None, "create", team, team=team, after={"name": name})
     return team
 
 

@@ -110,8 +110,6 @@ def add_up_prefill(keep_s: int) -> int:
 
 def _added_up(run: int, dc: int, minute: int, rows: Iterable[PrefillSecond]) -> PrefillMinute:
     rows = list(rows)
-    slow = [row.slowdown for row in rows if row.slowdown is not None]
-    guards = [row.guard_ms for row in rows if row.guard_ms is not None]
     return PrefillMinute(
         run_id=run,
         dc_id=dc,
@@ -123,9 +121,9 @@ def _added_up(run: int, dc: int, minute: int, rows: Iterable[PrefillSecond]) -> 
         waiting=max(row.waiting for row in rows),
         prefill_ms=sum(row.prefill_ms for row in rows),
         waited_ms=sum(row.waited_ms for row in rows),
-        guard_ms=max(guards, default=None),
+        guard_ms=max((row.guard_ms for row in rows if row.guard_ms is not None), default=None),
         gpus=max(row.gpus for row in rows),
-        slowdown=max(slow) if slow else None,
+        slowdown=max((row.slowdown for row in rows if row.slowdown is not None), default=None),
         paused_s=sum(row.window_s for row in rows if row.paused),
     )
 

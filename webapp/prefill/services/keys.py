@@ -1,6 +1,5 @@
 """API keys: shown once, kept as a hash, replaced with overlap, revoked at once."""
 
-import hashlib
 import secrets
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ from django.utils import timezone
 
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import may
-from webapp.accounts.services import record
+from webapp.accounts.services import record, token_hash
 from webapp.prefill.models import ApiKey, KeyState, Tenancy, TenancyStatus
 from webapp.prefill.services.notices import tell
 from webapp.prefill.services.requests import require_tenant
@@ -22,11 +21,6 @@ SHOWN = 10  # characters of a key by which people tell it from others
 MOST_LIVE = 2  # one in use, and the one that replaces it
 MOST_OVERLAP_H = 168
 USE_NOTED_EVERY = timedelta(minutes=1)
-
-
-def key_hash(key: str) -> str:
-    """What the database keeps of a key: it is random, so that a plain hash does."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 @transaction.atomic
@@ -56,7 +50,7 @@ def _require_room(tenancy: Tenancy) -> None:
 def _make(actor: Any, tenancy: Tenancy, name: str) -> tuple[ApiKey, str]:
     text = BEGINNING + secrets.token_urlsafe(32)
     key = ApiKey(
-        tenancy=tenancy, name=name.strip(), prefix=text[:SHOWN], sha256=key_hash(text), created_by=actor
+        tenancy=tenancy, name=name.strip(), prefix=text[:SHOWN], sha256=token_hash(text), created_by=actor
     )
     key.full_clean(exclude=["expires_at", "revoked_at", "used_at", "created_by"])
     key.save()

@@ -15,16 +15,14 @@ MAIL_TRIES = 5
 AT_ONCE = 50
 
 
-def tell(tenancy: Tenancy, text: str, *, tenant: bool = True, admins: bool = True, by: Any = None) -> None:
-    """Leave a notice for the tenant, the active admins of the team, or both; never for who did it (`by`)."""
-    people: set[int] = set()
+def tell(tenancy: Tenancy, text: str, *, tenant: bool = True, by: Any = None) -> None:
+    """Leave a notice for the active admins of the team and the tenant; never for who did it (`by`)."""
+    admins = User.objects.filter(
+        is_active=True, memberships__team=tenancy.team_id, memberships__role__in=ADMINS
+    )
+    people = set(admins.values_list("pk", flat=True))
     if tenant:
         people.add(tenancy.tenant_id)
-    if admins:
-        active = User.objects.filter(
-            is_active=True, memberships__team=tenancy.team_id, memberships__role__in=ADMINS
-        )
-        people |= set(active.values_list("pk", flat=True))
     people.discard(getattr(by, "pk", None))
     Notice.objects.bulk_create(
         Notice(user_id=person, tenancy=tenancy, text=text[:600]) for person in sorted(people)
