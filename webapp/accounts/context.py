@@ -69,15 +69,14 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
     """The pages that `user` may open, with how many rows they have."""
     reads = any(role in READERS for role in roles)
     entries = entries_of(roles)
-    querysets = [entry.rows(user) if entry.rows and reads else None for entry in entries]
-    counted = [queryset for queryset in querysets if queryset is not None]
-    counts = iter(counts_of(counted) if counted else ())
+    counted = {entry.name: entry.rows for entry in entries if entry.rows and reads}
+    counts = dict(zip(counted, counts_of(tuple(counted.values()), user), strict=True))
     shown_entries = []
-    for entry, queryset in zip(entries, querysets, strict=True):
+    for entry in entries:
         url = reverse(entry.address)
         here = request.path
         active = here == url if entry.name == "overview" else here.startswith(url)
-        count = None if queryset is None else next(counts)
+        count = counts.get(entry.name)
         shown_entries.append(
             {"name": entry.name, "label": entry.label, "url": url, "count": count, "active": active}
         )

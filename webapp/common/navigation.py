@@ -1,10 +1,9 @@
 """The side bar: each app registers its pages when it starts (`AppConfig.ready`)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from django.db.models import QuerySet
+from webapp.common.counts import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +14,7 @@ class Entry:
     name : by which a page says that it is the one that is open; part of the element's id.
     address : name of the URL.
     roles : who sees it.
-    rows : what it counts, of what a user may see; for those who read.
+    rows : what it counts, of what a user may see; for those who read. See `common.counts`.
     """
 
     order: int
@@ -23,7 +22,7 @@ class Entry:
     label: str
     address: str
     roles: Collection[str]
-    rows: Callable[[Any], QuerySet[Any]] | None = None
+    rows: Rows | None = None
 
 
 _entries: dict[str, Entry] = {}
