@@ -187,14 +187,25 @@ def test_what_runs_used_cannot_be_deleted(world: Any) -> None:
     assert Node.objects.filter(pk=world.nodes[0].pk).exists()
 
 
-def test_the_side_bar_has_groups_and_no_name_twice(world: Any) -> None:
-    text = world.client("admin").get("/").content.decode()
+def side_bar(world: Any, person: str, path: str = "/") -> tuple[str, list[str]]:
+    """The side bar on a page: its HTML, and its headings, entries and buttons in order."""
+    text = world.client(person).get(path).content.decode()
     bar = text[text.index('<nav aria-label="Main">') : text.index("</header>")]
-    names = re.findall(r'class="(?:nav-group|nav-item|link-button)"[^>]*>([^<]+?) *<', bar)
+    return bar, re.findall(r'class="(?:nav-group|nav-item|link-button)"[^>]*>([^<]+?) *<', bar)
+
+
+def test_the_side_bar_has_groups_and_no_name_twice(world: Any) -> None:
+    bar, names = side_bar(world, "admin")
+    assert re.findall(r'aria-current="(\w+)">([^<]+)', bar) == [("page", "Overview")]
     assert len(names) == len(set(names)), names
     at = names.index("Calculators")
     assert names[at + 1 : at + 5] == ["Schedules", "Placement", "Network design", "Swap plan"]
     assert names[names.index("Train") + 1 : at] == ["Plans", "Runs"]
+    bar, names = side_bar(world, "viewer", f"/plans/{world.plan.pk}/")
+    assert re.findall(r'aria-current="(\w+)">([^<]+)', bar) == [("true", "Plans ")]
+    at = names.index("Prefill")
+    assert names[at + 1 : at + 4] == ["Replays", "Tenancies", "Keys"]
+    assert side_bar(world, "tenant", "/prefill/")[0].count("nav-group") == 0
 
 
 def test_the_parts_of_a_run_are_tabs_on_each_of_its_pages(world: Any) -> None:

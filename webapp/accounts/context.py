@@ -71,13 +71,27 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
     entries = entries_of(roles)
     counted = {entry.name: entry.rows for entry in entries if entry.rows and reads}
     counts = dict(zip(counted, counts_of(tuple(counted.values()), user), strict=True))
-    shown_entries = []
+    shown_entries: list[dict[str, Any]] = []
+    heading = ""  # the last one; who reads nothing has too few entries for any
     for entry in entries:
         url = reverse(entry.address)
-        here = request.path
-        active = here == url if entry.name == "overview" else here.startswith(url)
-        count = counts.get(entry.name)
+        begins = reads and entry.group != heading
+        heading = entry.group
         shown_entries.append(
-            {"name": entry.name, "label": entry.label, "url": url, "count": count, "active": active}
+            {
+                "name": entry.name,
+                "label": entry.label,
+                "url": url,
+                "count": counts.get(entry.name),
+                "heading": heading if begins else "",
+                "current": _current(entry, url, request.path),
+            }
         )
     return shown_entries
+
+
+def _current(entry: Entry, url: str, path: str) -> str:
+    """The `aria-current` of an entry with address `url` on the page at `path`."""
+    if path == url:
+        return "page"
+    return "true" if path.startswith(url) and entry.name != "overview" else ""
