@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 LIMIT_S = 120.0  # well within pytest's own limit of a test, which tells less of what was waited for
 
@@ -13,8 +14,8 @@ T = TypeVar("T")
 def has_ended(pid: int) -> bool:
     """Whether a process is gone, or waits for nothing but its parent to ask."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return True
 
 

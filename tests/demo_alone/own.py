@@ -16,6 +16,7 @@ import psutil
 import psycopg
 
 from tests.demo.harness import Client, Demo, children, run_ids, wait_for
+from tests.waiting import has_ended
 
 
 @contextmanager
@@ -102,10 +103,10 @@ def family_of(demo: Demo, process: psutil.Process) -> str:
 
 def process_of(demo: Demo, name: str) -> psutil.Process:
     """The process of the site's part `name`: web, control, beat or ingest."""
-    processes = [process for process in demo.tree() if family_of(demo, process) == name and lives(process)]
-    if not processes:
-        raise AssertionError(f"no process of {name}")
-    return processes[0]
+    for process in demo.tree():
+        if family_of(demo, process) == name and not has_ended(process.pid):
+            return process
+    raise AssertionError(f"no process of {name}")
 
 
 def killed(demo: Demo, name: str) -> None:
@@ -145,14 +146,6 @@ def shim_of(demo: Demo, node: str) -> psutil.Process:
         if f"/agents/{node}/" in " ".join(shim.cmdline()):
             return shim
     raise AssertionError(f"no shim of {node}")
-
-
-def lives(process: psutil.Process) -> bool:
-    """Whether it still runs; a zombie has ended and waits for its parent's, or init's, notice."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def left_of(demo: Demo, *, kill: bool = False) -> list[str]:
@@ -282,7 +275,7 @@ def rank_processes(demo: Demo) -> list[psutil.Process]:
     """Rank processes of all nodes: what hosts forked, less prefill coordinators and their decoders."""
     hosts = [host for shim in demo.shims() for host in children(shim)]
     forked = [fork for host in hosts for fork in children(host, recursive=True)]
-    return [fork for fork in forked if lives(fork) and not _serves(fork)]
+    return [fork for fork in forked if not has_ended(fork.pid) and not _serves(fork)]
 
 
 def all_free(demo: Demo, seconds: float = 60) -> None:

@@ -22,7 +22,6 @@ from tests.demo_alone.own import (
     gpus_held,
     killed,
     left_of,
-    lives,
     operator_of,
     progress,
     query,
@@ -32,6 +31,7 @@ from tests.demo_alone.own import (
     state_of,
     trains_on,
 )
+from tests.waiting import has_ended
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -225,7 +225,7 @@ def test_a_killed_shim_fails_its_run_by_name_without_orphans(shared: Demo, clien
     below = shim.children(recursive=True)
     assert below
     shim.kill()
-    wait_for("no orphan", lambda: not any(lives(process) for process in below), 30)
+    wait_for("no orphan", lambda: all(has_ended(process.pid) for process in below), 30)
     state = ended(client, run, 60)
     assert state["status"] == "failed", state
     assert NODE in state["reason"], state

@@ -20,7 +20,7 @@ from tests.demo.harness import wait_for
 from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job
-from tests.waiting import LIMIT_S, until
+from tests.waiting import LIMIT_S, has_ended, until
 
 ENDLESS = {"steps": 1_000_000}
 
@@ -30,7 +30,7 @@ def pids(run: Run) -> set[int]:
 
 
 def alive(processes: set[int]) -> set[int]:
-    return {pid for pid in processes if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"}
+    return {pid for pid in processes if not has_ended(pid)}
 
 
 def test_events_of_a_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,10 @@ class LiveRun:
         assert where is not None
         assert isinstance(self.group._host, PipedHost)
         for process in psutil.Process(self.group._host.process.pid).children():
-            listening = [c.laddr.port for c in process.net_connections("tcp") if c.status == "LISTEN"]
-            if where["port"] in listening:
-                return process
+            with suppress(psutil.NoSuchProcess):  # another that ends just now
+                listening = [c.laddr.port for c in process.net_connections("tcp") if c.status == "LISTEN"]
+                if where["port"] in listening:
+                    return process
         raise AssertionError("nobody listens there")
 
     async def until(self, what: str, is_so: Callable[[], Any]) -> None:
