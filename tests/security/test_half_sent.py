@@ -1,5 +1,6 @@
 """Requests that never end: half-sent heads and bodies, floods of connections, bodies without an end."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -7,16 +8,21 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import psutil
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.security.served_site import ServedSite, answer_of, answers, is_closed, served_site
 from tests.waiting import LIMIT_S, until
 from webapp.edge.bodies import OF_ONE_ADDRESS, most_bytes
+from webapp.edge.connections import BoundedProtocol
+from webapp.edge.refusals import Receive, Scope, Send
 
 SPOOL = "spool"
 HALF_HEAD = b"POST /login/ HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half"
@@ -187,11 +193,36 @@ def test_an_answer_that_nobody_takes_ends_its_connection(full: ServedSite) -> No
         mine = line.getsockname()
 
         def held() -> bool:
-            # By the process that has it open: the kernel itself keeps on sending what it has.
-            return any(one.raddr == mine and one.pid for one in psutil.net_connections("tcp"))
+            # By the process that has it open: the kernel itself keeps on sending what it has. Connections to
+            # other servers may come from the same port.
+            lines = psutil.net_connections("tcp")
+            return any(one.raddr == mine and one.laddr.port == full.port and one.pid for one in lines)
 
         assert held()
         until(lambda: not held(), every_s=0.1)
+
+
+async def test_the_last_bytes_of_an_answer_that_nobody_takes_end_its_connection_too(settings: Any) -> None:
+    settings.SEND_TIMEOUT_S = 0.1
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(48 << 10)})
+
+    config, state = uvicorn.Config(app, log_level="warning"), ServerState()
+    with socket.socket() as listener, socket.socket() as line:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), sock=listener)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.setblocking(False)
+        await loop.sock_connect(line, listener.getsockname())
+        await loop.sock_sendall(line, GET)
+        async with asyncio.timeout(LIMIT_S):
+            while not state.total_requests or state.connections:
+                await asyncio.sleep(0.01)
+        server.close()
 
 
 def test_an_address_sends_so_many_large_documents_at_once(full: ServedSite) -> None:

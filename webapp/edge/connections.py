@@ -53,6 +53,8 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # So that the end of an answer is waited for as its middle is, however little has not left.
+        transport.set_write_buffer_limits(high=0)
         self._waits: dict[Wait, asyncio.TimerHandle] = {}
         load, self._refusal = self._load()
         if load > 2.0:
