@@ -7,7 +7,7 @@ import pytest
 
 from tests.runtime.jobs import Run
 from tests.runtime.kills import STEPS_A_KILL, disturbed, job_of
-from tests.runtime.test_recovery import check_exactly_once
+from tests.runtime.test_recovery import check_exactly_once, check_lost_with_killed
 
 KILLS = 50
 
@@ -29,6 +29,6 @@ def test_fifty_random_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert result["params_sha256"] == whole["params_sha256"]
     events = {event["iteration"]: event["loss"] for event in run.of_kind("step")}
     assert events == {iteration: whole["losses"][iteration] for iteration in events}
-    # As with spans: the machine of the first rank takes with it what it was about to say when it is killed.
-    assert steps - len(events) <= 2 * len(run.of_kind("recovery"))
-    check_exactly_once(run.events, run.job, run.of_kind("recovery"))
+    recoveries = run.of_kind("recovery")
+    check_lost_with_killed(set(events), steps, {recovery["iteration"] for recovery in recoveries})
+    check_exactly_once(run.events, run.job, recoveries)
