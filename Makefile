@@ -29,8 +29,7 @@ test: $(STAMP) $(if $(FILES),,check)  ## every test of seconds (about 9 minutes 
 
 test-long: $(STAMP)  ## kills, leaks, fuzz and the long demo (under 60 minutes)
 	@scripts/chromium.sh
-	$(BIN)/python -m pytest -m long -n 2 --ignore=tests/demo --ignore=tests/demo_alone
-	$(BIN)/python -m pytest -m long tests/demo tests/demo_alone
+	$(BIN)/python -m pytest -m long -n 3
 
 check: $(STAMP)  ## linters, types, import rules, migrations, production settings
 	@scripts/check.sh

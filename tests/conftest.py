@@ -87,10 +87,15 @@ def _set_up_django(var: Path, database_url: str, valkey_url: str) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
-# One running demo; one run that prefills, and with it all that compares with transformers, whose import takes
-# seconds of each process.
+# All that starts demos, one after the other: they mostly wait, beside other tests, and take 3 GB each. One run
+# that prefills, and with it all that compares with transformers, whose import takes seconds of each process.
 TOGETHER = (
-    ("tests/demo/test_browser", "tests/demo/test_journey.py", "tests/demo/test_pages_axe.py"),
+    (
+        "tests/demo/test_browser",
+        "tests/demo/test_journey.py",
+        "tests/demo/test_pages_axe.py",
+        "tests/demo_alone/",
+    ),
     (
         "tests/runtime/prefill/",
         "tests/engine/test_hugging_face.py",
