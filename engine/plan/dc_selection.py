@@ -10,8 +10,10 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engine.cluster.cluster import Cluster
+from engine.cluster.gpus import Gpu
 from engine.errors import Infeasible, InputError
 from engine.model.profile import StageProfile
 from engine.plan import choose, cost, tied
@@ -31,7 +33,7 @@ Partitions = tuple[Partition, ...]
 # The partitions of a cell; with ZeRO-1 also the replicas of each stage.
 Cell = tuple[Partitions, int | None]
 # Of each spread of the layers over a cell's stages.
-Spreads = list[tuple[Job, "Figures | Infeasible"]]
+Spreads = list["Figures | Infeasible"]
 
 
 def algorithm1(
@@ -130,11 +132,26 @@ def _placed(
     request: PlanRequest, cluster: Cluster, job: Job, order: tuple[str, ...], dp_cells: int
 ) -> Option:
     """The placement of `dp_cells` DP-cells and its GPUs, or why the stages do not fit."""
-    pipelines = dp_cells * job.cell_pipelines
-    gpus_per_stage = pipelines * job.gpus_per_stage
+    gpus_per_stage = dp_cells * job.cell_pipelines * job.gpus_per_stage
     gpus = [(name, cluster.datacenter(name).gpus) for name in order]
     partitions = assign(gpus, job.partitions, gpus_per_stage)
-    option = Option(
+    placed = sum(part.stages for part in partitions)
+    option = placed_option(request, job, dp_cells, () if placed < job.partitions else partitions)
+    if dp_cells % job.step_of_cells:
+        reason = f"{option.pipelines} pipelines: must be a multiple of ep = {job.replicas.ep}"
+        return replace(placed_option(request, job, dp_cells, ()), reason=reason)
+    if placed < job.partitions:
+        return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
+    return option
+
+
+def placed_option(request: PlanRequest, job: Job, dp_cells: int, partitions: Partitions) -> Option:
+    """An option without times: `dp_cells` DP-cells whose stages are in `partitions`; empty: not placed."""
+    pipelines = dp_cells * job.cell_pipelines
+    used = {part.dc: part.stages * pipelines * job.gpus_per_stage for part in partitions}
+    left = {dc.name: dc.gpus - used.get(dc.name, 0) for dc in request.datacenters}
+    idle = {name: gpus for name, gpus in left.items() if gpus and name in request.allowed_names}
+    return Option(
         dp_cells=dp_cells,
         pipelines=pipelines,
         policy=request.policy,
@@ -143,17 +160,9 @@ def _placed(
         cp=job.layout.cp,
         ep=job.replicas.ep,
         zero=job.zero,
-    )
-    placed = sum(part.stages for part in partitions)
-    if dp_cells % job.step_of_cells:
-        return replace(option, reason=f"{pipelines} pipelines: must be a multiple of ep = {job.replicas.ep}")
-    if placed < job.partitions:
-        return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
-    return replace(
-        option,
         partitions=partitions,
-        gpus_used={part.dc: part.stages * gpus_per_stage for part in partitions},
-        gpus_idle=idle_gpus(request, partitions, gpus_per_stage),
+        gpus_used=used,
+        gpus_idle=idle if partitions else {},
     )
 
 
@@ -164,21 +173,40 @@ def _cell_of(option: Option) -> Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of one simulated cell.
+    """Figures of one timed cell.
 
+    job : with the layers of each stage.
+    lower_bound_ms : proven for any schedule; 0: not bounded yet.
     memory : of each stage; None: unknown.
     ends_together : the first and the last part of the model are on one GPU.
-    schedule : its orders as text, if its limits are lower than the scenario's.
+    schedule : its orders as text, if `policy` does not determine them.
     contention : the rule by which pipelines share links; None: they share none, or the orders are given.
     """
 
+    job: Job
+    policy: str
     makespan_ms: float
-    lower_bound_ms: float
     utilization: float
-    memory: tuple[MemoryUse, ...] | None
+    lower_bound_ms: float = 0.0
+    memory: tuple[MemoryUse, ...] | None = None
     ends_together: bool = False
     schedule: str | None = None
     contention: Contention | None = None
+
+
+def figures_of(job: Job, gpus: tuple[Gpu, ...], timeline: Timeline, **rest: Any) -> Figures:
+    """The figures of a cell that runs as in `timeline`, stage i on `gpus[i]`.
+
+    rest : its other fields.
+    """
+    return Figures(
+        job=job,
+        makespan_ms=timeline.makespan,
+        utilization=timeline.utilization(),
+        memory=memory_per_stage(job.stages, gpus, timeline.schedule),
+        ends_together=timeline.schedule.traversal.ends_together,
+        **rest,
+    )
 
 
 def _simulated(
@@ -195,10 +223,10 @@ def _simulated(
 
     def figures(cell: Cell) -> Spreads:
         if over:
-            return [(job, Infeasible(reason="stopped"))]
+            return [Infeasible(reason="stopped")]
         partitions, replicas = cell
         spreads = job.of_pipelines(replicas or 1).spreads(gpus_of_stages(cluster, partitions))
-        return [(each, _figures(request, cluster, each, partitions)) for each in spreads]
+        return [_figures(request, cluster, each, partitions) for each in spreads]
 
     results: dict[Cell, Spreads] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -216,16 +244,16 @@ def _figures(
     if isinstance(scenario, Infeasible):
         return scenario
     gpus = gpus_of_stages(cluster, partitions)
-    done = fitting(scenario, job.stages, gpus, _built, lambda built: built[0])
+    done = fitting(scenario, job.stages, gpus, _built)
     if isinstance(done, Infeasible):
         return done
     (timeline, result), is_lowered = done
-    return Figures(
-        makespan_ms=timeline.makespan,
+    return figures_of(
+        job,
+        gpus,
+        timeline,
+        policy=request.policy,
         lower_bound_ms=result.lower_bound,
-        utilization=timeline.utilization(),
-        memory=memory_per_stage(job.stages, gpus, timeline.schedule),
-        ends_together=timeline.schedule.traversal.ends_together,
         schedule=str(timeline.schedule) if is_lowered else None,
         contention=None if is_lowered else shared_by(timeline.schedule, result.chosen),
     )
@@ -250,19 +278,19 @@ def _timed(
     """`option` with its figures, and within the limits or not; of several spreads of layers the best."""
     if option.reason:
         return option
-    options = []
-    for job, figures in cells[_cell_of(option)]:
-        if isinstance(figures, Infeasible):
-            options.append(replace(option, reason=figures.reason))
-        else:
-            timed = timed_option(request, cluster, job, option, figures)
-            options.append(choose.within_limits(request, cost.priced(request, cluster, job, timed)))
+    options = [figured(request, cluster, option, figures) for figures in cells[_cell_of(option)]]
     return choose.best_of(options, request.objective)
 
 
-def timed_option(
-    request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures
-) -> Option:
+def figured(request: PlanRequest, cluster: Cluster, option: Option, cell: Figures | Infeasible) -> Option:
+    """`option` with what follows from its cell's figures, within the limits or not; or why there are none."""
+    if isinstance(cell, Infeasible):
+        return replace(option, reason=cell.reason)
+    timed = _with_times(request, cluster, cell.job, option, cell)
+    return choose.within_limits(request, cost.priced(request, cluster, cell.job, timed))
+
+
+def _with_times(request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures) -> Option:
     """Atlas Algorithm 1, lines 14–17, and the throughput D·C / total time.
 
     The optimizer and the gradients of a tied embedding, which Atlas does not count, add to the total time.
@@ -284,6 +312,7 @@ def timed_option(
     return replace(
         option,
         feasible=True,
+        policy=figures.policy,
         recompute=job.stages.recompute_of(gpus),
         pp_time_ms=figures.makespan_ms,
         lower_bound_ms=figures.lower_bound_ms,
@@ -330,17 +359,6 @@ def _memory_gb(option: Option, memory: tuple[MemoryUse, ...] | None) -> dict[str
         part.dc: max(use.total_bytes for use in memory[start:end]) / 1e9
         for part, (start, end) in zip(option.partitions, itertools.pairwise(ends), strict=True)
     }
-
-
-def idle_gpus(request: PlanRequest, partitions: Sequence[Partition], gpus_per_stage: int) -> dict[str, int]:
-    """Unused GPUs in each allowed data centre; without zeros."""
-    used = {part.dc: part.stages * gpus_per_stage for part in partitions}
-    left = {
-        dc.name: dc.gpus - used.get(dc.name, 0)
-        for dc in request.datacenters
-        if dc.name in request.allowed_names
-    }
-    return {name: gpus for name, gpus in left.items() if gpus}
 
 
 def short_of_gpus(placed: int, stages: int, gpus_per_stage: int) -> str:

@@ -24,7 +24,8 @@ from engine.schedule.ir import NO_OP
 from engine.schedule.scenario import LIMITS, Scenario
 from engine.simulate import Timeline
 
-B = TypeVar("B")
+# A timeline, and what it is of.
+Timed = TypeVar("Timed", bound=tuple[Timeline, Any])
 SAME = 1e-9
 
 
@@ -37,9 +38,8 @@ def fitting(
     scenario: Scenario,
     stages: Stages,
     gpus: tuple[Gpu, ...],
-    build: Callable[[Scenario], B | Infeasible],
-    timeline_of: Callable[[B], Timeline],
-) -> tuple[B, bool] | Infeasible:
+    build: Callable[[Scenario], Timed | Infeasible],
+) -> tuple[Timed, bool] | Infeasible:
     """The fastest of what `build` builds that fits, and whether its limits are lower than the scenario's; or
     why nothing fits.
 
@@ -48,17 +48,16 @@ def fitting(
     built = build(scenario)
     if isinstance(built, Infeasible):
         return built
-    over = _over(stages, gpus, timeline_of(built).schedule)
+    over = _over(stages, gpus, built[0].schedule)
     if over:
-        lowered = _lowered(scenario, stages, gpus, build, timeline_of)
+        lowered = _lowered(scenario, stages, gpus, build)
         return Infeasible(reason=_too_much(scenario, gpus, over)) if lowered is None else (lowered, True)
     limits = scenario.limits("memory_limit")
     if limits.min() < limits.max():
         even = build(_capped(scenario, int(limits.min())))
         if not isinstance(even, Infeasible):
-            timeline = timeline_of(even)
-            is_better = timeline.makespan < timeline_of(built).makespan * (1 - SAME)
-            if is_better and fits(stages, gpus, timeline.schedule):
+            is_better = even[0].makespan < built[0].makespan * (1 - SAME)
+            if is_better and fits(stages, gpus, even[0].schedule):
                 return even, True
     return built, False
 
@@ -67,16 +66,15 @@ def _lowered(
     scenario: Scenario,
     stages: Stages,
     gpus: tuple[Gpu, ...],
-    build: Callable[[Scenario], B | Infeasible],
-    timeline_of: Callable[[B], Timeline],
-) -> B | None:
+    build: Callable[[Scenario], Timed | Infeasible],
+) -> Timed | None:
     """What `build` builds with the largest cap on the limits whose schedule fits, by bisection."""
-    best: B | None = None
+    best: Timed | None = None
     low, high = 1, int(scenario.limits("memory_limit").max()) - 1
     while low <= high:
         limit = (low + high) // 2
         lower = build(_capped(scenario, limit))
-        if not isinstance(lower, Infeasible) and fits(stages, gpus, timeline_of(lower).schedule):
+        if not isinstance(lower, Infeasible) and fits(stages, gpus, lower[0].schedule):
             best, low = lower, limit + 1
         else:
             high = limit - 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.errors import Infeasible, InputError
 from engine.inputs import parse
 from engine.plan import layers as layers_module
 from engine.plan.answer import plan
@@ -20,7 +20,7 @@ from engine.plan.job import cluster_of, job_of
 from engine.plan.layers import Counts, Linear, spread
 from engine.plan.request import PlanRequest
 from engine.plan.search.candidates import candidates
-from engine.plan.search.cells import Cells, TimedCell
+from engine.plan.search.cells import Cells, Spent
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import problems_of
 from engine.plan.search.refine import refine
@@ -237,12 +237,12 @@ def test_no_balanced_cell_is_faster_than_its_bound(
     }
     request = request_of(job, (6, 6), types, policy=policy)
     for problem in problems_of(request)[:2]:
-        cells, numbers = Cells(problem), Numbers(problem)
+        cells, numbers = Cells(problem, Spent()), Numbers(problem)
         for number in numbers.all:
             listed = candidates(problem, numbers.capacities(number))
             for placed, least_ms in zip(listed.placed, listed.bounds.tried, strict=True):
                 for cell in cells.timed((*placed, number * problem.job.cell_pipelines)):
-                    assert not isinstance(cell, TimedCell) or cell.makespan_ms >= least_ms * (1 - 1e-9)
+                    assert isinstance(cell, Infeasible) or cell.makespan_ms >= least_ms * (1 - 1e-9)
             if len(listed):
                 most = listed.best_scores(number * problem.job.cell_pipelines).max()
                 assert numbers.potential(number) >= most * (1 - 1e-9)

@@ -19,7 +19,7 @@ from engine.plan.job import Job
 from engine.plan.request import DataCenterInput, PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.plan.search.bound import cuts_stages, least_ms
-from engine.plan.search.cells import FAST, Cells
+from engine.plan.search.cells import FAST, Cells, Spent
 from engine.plan.search.problem import problem_of
 from engine.plan.search.splits import splits
 from engine.schedule.contention import RULES
@@ -426,7 +426,7 @@ def test_no_schedule_is_faster_than_the_bound(
     route = routes[pick % len(routes)]
     some, _ = splits([4] * len(route), 4)
     split = some[pick % len(some)]
-    (timed,) = Cells(problem).timed((route, split, 1))
+    (timed,) = Cells(problem, Spent()).timed((route, split, 1))
     if isinstance(timed, Infeasible):
         assert limit is not None
         return

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.errors import Infeasible, InputError
 from engine.inputs import parse
 from engine.model.kernels import How
 from engine.model.layout import Strategies
@@ -15,7 +15,7 @@ from engine.model.presets import PRESETS
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, PlanResult
 from engine.plan.search.candidates import candidates
-from engine.plan.search.cells import Cells, TimedCell
+from engine.plan.search.cells import Cells, Spent
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import problems_of
 from tests.engine.test_plan_search import answer_of, document, score
@@ -172,12 +172,12 @@ def test_no_cell_with_balanced_layers_is_faster_than_its_bound(
     data = mixed_document("balanced", memory_gb, recompute)
     data["policy"] = policy
     for problem in problems_of(parse(PlanRequest, data))[:2]:
-        cells, numbers = Cells(problem), Numbers(problem)
+        cells, numbers = Cells(problem, Spent()), Numbers(problem)
         for number in numbers.all:
             pipelines = number * problem.job.cell_pipelines
             listed = candidates(problem.of_pipelines(pipelines), numbers.capacities(number))
             for placed, least_ms in zip(listed.placed, listed.bounds.tried, strict=True):
                 for cell in cells.timed((*placed, pipelines)):
-                    assert not isinstance(cell, TimedCell) or cell.makespan_ms >= least_ms * (1 - 1e-9)
+                    assert isinstance(cell, Infeasible) or cell.makespan_ms >= least_ms * (1 - 1e-9)
             if len(listed):
                 assert numbers.potential(number) >= listed.best_scores(pipelines).max() * (1 - 1e-9)

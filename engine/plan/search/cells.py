@@ -1,23 +1,22 @@
 """The time of one cell: the best of the policies, simulated once per shape."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.errors import Infeasible
 from engine.plan.cell import cell_scenario, gpus_of_stages
-from engine.plan.dc_selection import shared_by
+from engine.plan.dc_selection import Figures, figures_of, shared_by
 from engine.plan.fitting import fits, fitting
-from engine.plan.held import memory_per_stage
 from engine.plan.job import Job
 from engine.plan.request import KINDS
-from engine.plan.result import MemoryUse, Partition
+from engine.plan.result import Partition
 from engine.plan.search.problem import Problem, Shape, shape_of
 from engine.plan.search.routes import Route
 from engine.plan.search.slower import slower_orders
 from engine.plan.search.splits import Split
 from engine.schedule import Built, Schedule, build
 from engine.schedule.contention import RULES
-from engine.schedule.scenario import BEST, Contention, Scenario
+from engine.schedule.scenario import BEST, Scenario
 from engine.simulate import Timeline, time_schedule, timeline_of
 
 # A route, its split, and the number of all pipelines.
@@ -36,26 +35,6 @@ class Spent:
     """The part of a search's budget that is spent, approximately."""
 
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCell:
-    """The fastest cell: milliseconds, utilization, and the memory of each stage.
-
-    job : with the layers of each stage.
-    ends_together : the first and the last part of the model are on one GPU.
-    schedule : its orders as text, if the policy built them for slower links or with lower limits.
-    contention : the rule by which its pipelines share links; None: they share none, or `schedule` says.
-    """
-
-    job: Job
-    policy: str
-    makespan_ms: float
-    utilization: float
-    memory: tuple[MemoryUse, ...] | None = None
-    ends_together: bool = False
-    schedule: str | None = None
-    contention: Contention | None = None
 
 
 def policies(problem: Problem) -> tuple[str, ...]:
@@ -77,11 +56,11 @@ class Cells:
     spent : the cost of timing is added here.
     """
 
-    def __init__(self, problem: Problem, spent: Spent | None = None) -> None:
+    def __init__(self, problem: Problem, spent: Spent) -> None:
         self.problem = problem
         self.policies = policies(problem)
-        self.spent = spent or Spent()
-        self._seen: dict[Shape, list[TimedCell | Infeasible]] = {}
+        self.spent = spent
+        self._seen: dict[Shape, list[Figures | Infeasible]] = {}
         self._with_slower: set[Shape] = set()
 
     def __len__(self) -> int:
@@ -91,7 +70,7 @@ class Cells:
     def known(self, placed: Placed) -> bool:
         return shape_of(self.problem, *placed) in self._seen
 
-    def timed(self, placed: Placed) -> list[TimedCell | Infeasible]:
+    def timed(self, placed: Placed) -> list[Figures | Infeasible]:
         """The best policy on this shape with each spread of the layers, or why none has a schedule."""
         key = shape_of(self.problem, *placed)
         if key not in self._seen:
@@ -104,7 +83,7 @@ class Cells:
 
     def timed_with_slower_orders(
         self, placed: Placed, least_ms: float, budget_s: float
-    ) -> list[TimedCell | Infeasible]:
+    ) -> list[Figures | Infeasible]:
         """As `timed`, but also tries the orders of slower links, once per shape.
 
         It stops when one takes `least_ms` or `budget_s` more are spent. A list schedule may get longer when a
@@ -118,7 +97,7 @@ class Cells:
         until_s = self.spent.seconds + budget_s
         partitions = self.problem.partitions(*placed[:2])
         for i, cell in enumerate(cells):
-            if isinstance(cell, TimedCell):
+            if isinstance(cell, Figures):
                 for policy in self.policies:
                     cell = self._with_slower_orders(policy, partitions, cell, least_ms, until_s)
                 cells[i] = cell
@@ -140,9 +119,9 @@ class Cells:
         job = self.problem.job
         return KINDS * job.partitions * job.microbatches * job.cell_pipelines
 
-    def _best(self, job: Job, partitions: Sequence[Partition]) -> TimedCell | Infeasible:
+    def _best(self, job: Job, partitions: Sequence[Partition]) -> Figures | Infeasible:
         self.spent.seconds += self._orders * (CELL_S + OP_S * self._ops)
-        best: TimedCell | None = None
+        best: Figures | None = None
         reason = ""
         for policy in self.policies:
             cell = self._one(policy, job, partitions)
@@ -156,10 +135,10 @@ class Cells:
         self,
         policy: str,
         partitions: Sequence[Partition],
-        cell: TimedCell,
+        cell: Figures,
         least_ms: float,
         until_s: float,
-    ) -> TimedCell:
+    ) -> Figures:
         """`cell`, or a faster one with an order that `policy` builds for slower links."""
         scenario = self._scenario(policy, cell.job, partitions)
         if isinstance(scenario, Infeasible):
@@ -178,56 +157,42 @@ class Cells:
         if best is None:
             return cell
         timeline = time_schedule(scenario, best)
-        return replace(self._cell(scenario, timeline, cell.job, partitions, None), schedule=str(best))
+        return figures_of(cell.job, gpus, timeline, policy=policy, schedule=str(best))
 
     def _order_s(self) -> float:
         """Approximate cost of building and timing one more order."""
         return (ORDER_S + OP_S * self._ops) * self._orders / len(self.policies)
 
-    def _one(self, policy: str, job: Job, partitions: Sequence[Partition]) -> TimedCell | Infeasible:
+    def _one(self, policy: str, job: Job, partitions: Sequence[Partition]) -> Figures | Infeasible:
         scenario = self._scenario(policy, job, partitions)
         if isinstance(scenario, Infeasible):
             return scenario
         gpus = gpus_of_stages(self.problem.cluster, partitions)
         tried: list[Scenario] = []
 
-        def timed(limited: Scenario) -> tuple[Built, Timeline] | Infeasible:
+        def timed(limited: Scenario) -> tuple[Timeline, Built] | Infeasible:
             tried.append(limited)
             built = build(limited)
-            return built if isinstance(built, Infeasible) else (built, timeline_of(limited, built))
+            return built if isinstance(built, Infeasible) else (timeline_of(limited, built), built)
 
-        done = fitting(scenario, job.stages, gpus, timed, lambda each: each[1])
+        done = fitting(scenario, job.stages, gpus, timed)
         more = (len(tried) - 1) * self._orders / len(self.policies)
         self.spent.seconds += more * (CELL_S + OP_S * self._ops)
         if isinstance(done, Infeasible):
             return done
-        (built, timeline), is_lowered = done
-        contention = None if is_lowered else shared_by(built.schedule, built.chosen)
-        cell = self._cell(scenario, timeline, job, partitions, contention)
-        return replace(cell, schedule=str(built.schedule)) if is_lowered else cell
+        (timeline, built), is_lowered = done
+        return figures_of(
+            job,
+            gpus,
+            timeline,
+            policy=policy,
+            schedule=str(built.schedule) if is_lowered else None,
+            contention=None if is_lowered else shared_by(built.schedule, built.chosen),
+        )
 
     def _scenario(self, policy: str, job: Job, partitions: Sequence[Partition]) -> Scenario | Infeasible:
         request = self.problem.request
         contention = request.contention or BEST
         return cell_scenario(
             request, self.problem.cluster, job, partitions, policy=policy, contention=contention
-        )
-
-    def _cell(
-        self,
-        scenario: Scenario,
-        timeline: Timeline,
-        job: Job,
-        partitions: Sequence[Partition],
-        contention: Contention | None,
-    ) -> TimedCell:
-        gpus = gpus_of_stages(self.problem.cluster, partitions)
-        return TimedCell(
-            job=job,
-            policy=scenario.policy,
-            makespan_ms=timeline.makespan,
-            utilization=timeline.utilization(),
-            memory=memory_per_stage(job.stages, gpus, timeline.schedule),
-            ends_together=timeline.schedule.traversal.ends_together,
-            contention=contention,
         )

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 
 from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible
-from engine.plan import choose, cost
+from engine.plan import choose
 from engine.plan.cell import cell_scenario, gpus_of_stages, placed_job
-from engine.plan.dc_selection import Figures, timed_option
+from engine.plan.dc_selection import Figures, figured, figures_of
 from engine.plan.fitting import fits
-from engine.plan.held import memory_per_stage
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
-from engine.plan.result import Excluded, Option, PlanResult
+from engine.plan.result import Option, PlanResult
 from engine.plan.search.excluded import renewed
 from engine.schedule.search import Progress, Search
 from engine.simulate import SimulationResult, simulate
@@ -167,14 +166,10 @@ def _with(
         best=best,
         pareto=choose.pareto(options),
         reason=None if best is not None else result.reason,
-        excluded=result.excluded if best is None else _excluded(request, result, options, best),
+        excluded=result.excluded
+        if best is None
+        else renewed(result.excluded, request.names, options, best, request.objective),
     )
-
-
-def _excluded(
-    request: PlanRequest, result: PlanResult, options: Sequence[Option], best: int
-) -> tuple[Excluded, ...]:
-    return renewed(result.excluded, request.names, options, best, request.objective)
 
 
 def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) -> Option:
@@ -187,17 +182,16 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
     was_ms = option.pp_time_ms
     assert was_ms is not None  # of a cell that was timed
     option = replace(option, lower_bound_ms=min(timed.lower_bound, was_ms))
-    schedule = timed.timeline.schedule
-    faster = replace(option, policy=timed.chosen.policy, schedule=str(schedule))
     cluster, job = placed_job(request, option)
-    figures = Figures(
-        makespan_ms=timed.timeline.makespan,
+    figures = figures_of(
+        job,
+        gpus_of_stages(cluster, option.partitions),
+        timed.timeline,
+        policy=timed.chosen.policy,
         lower_bound_ms=min(timed.lower_bound, timed.timeline.makespan),
-        utilization=timed.timeline.utilization(),
-        memory=memory_per_stage(job.stages, gpus_of_stages(cluster, option.partitions), schedule),
-        ends_together=schedule.traversal.ends_together,
+        schedule=str(timed.timeline.schedule),
     )
-    faster = _figured(request, cluster, job, faster, figures)
+    faster = figured(request, cluster, replace(option, reason=None), figures)
     assert faster.iteration_ms is not None
     assert option.iteration_ms is not None
     return faster if faster.iteration_ms < option.iteration_ms else option
@@ -207,16 +201,11 @@ def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -
     """`option` as if it were as fast as its bound."""
     assert option.lower_bound_ms is not None
     figures = Figures(
+        job=job,
+        policy=option.policy,
         makespan_ms=option.lower_bound_ms,
-        lower_bound_ms=option.lower_bound_ms,
         utilization=1.0,
-        memory=None,
+        lower_bound_ms=option.lower_bound_ms,
         ends_together=True,  # as a wave has them, which `auto` may choose
     )
-    return _figured(request, cluster, job, option, figures)
-
-
-def _figured(request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures) -> Option:
-    """`option` with all figures that follow from its cell's, within the limits or not."""
-    timed = timed_option(request, cluster, job, replace(option, reason=None), figures)
-    return choose.within_limits(request, cost.priced(request, cluster, job, timed))
+    return figured(request, cluster, replace(option, reason=None), figures)

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import Infeasible
-from engine.plan import choose, cost
-from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
+from engine.plan import choose
+from engine.plan.dc_selection import Figures, figured, placed_option, short_of_gpus
 from engine.plan.result import Option
 from engine.plan.search.bound import ends_together, least_ms
 from engine.plan.search.candidates import Candidates, candidates, with_longer_routes
-from engine.plan.search.cells import Cells, Placed, Spent, TimedCell
+from engine.plan.search.cells import Cells, Placed, Spent
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
@@ -111,7 +111,7 @@ class Space:
             else self.cells.timed(placed)
         )
         option = self._best_option(ahead, ahead.dp_cells, cells)
-        has_times = any(isinstance(cell, TimedCell) for cell in cells)
+        has_times = any(isinstance(cell, Figures) for cell in cells)
         if self.numbers.is_sampled and not option.feasible and has_times:
             option = self._largest_within_limits(ahead, option)
         self.options[option.dp_cells, ahead.of, ahead.index] = option
@@ -131,7 +131,7 @@ class Space:
     def _problem_of(self, dp_cells: int) -> Problem:
         return self.problem.of_pipelines(dp_cells * self.problem.job.cell_pipelines)
 
-    def _best_option(self, ahead: Ahead, dp_cells: int, cells: Sequence[TimedCell | Infeasible]) -> Option:
+    def _best_option(self, ahead: Ahead, dp_cells: int, cells: Sequence[Figures | Infeasible]) -> Option:
         """The best of the spreads of the layers, in so many DP-cells."""
         placed, any_ms = self.classes[ahead.of].placed[ahead.index], self._least_ms(ahead, dp_cells)[1]
         options = [self._option(dp_cells, *placed, cell, any_ms) for cell in cells]
@@ -166,9 +166,8 @@ class Space:
             self.numbers.step if self.numbers.is_sampled else ahead.dp_cells
         )  # fewer are tried if these are too many
         best_ms, _ = self._least_ms(ahead, least)
-        job = self.problem.least_job
-        at_best = TimedCell(
-            job=job,
+        at_best = Figures(
+            job=self.problem.least_job,
             policy=request.policy,
             makespan_ms=best_ms,
             utilization=1.0,
@@ -189,36 +188,9 @@ class Space:
         return "no chain of linked data centres holds every stage of one DP-cell"
 
     def _option(
-        self, dp_cells: int, route: Route, split: Split, cell: TimedCell | Infeasible, any_ms: float
+        self, dp_cells: int, route: Route, split: Split, cell: Figures | Infeasible, any_ms: float
     ) -> Option:
         problem = self.problem
-        pipelines = dp_cells * problem.job.cell_pipelines
-        partitions = problem.partitions(route, split)
-        per_stage = pipelines * problem.job.gpus_per_stage
-        option = Option(
-            dp_cells=dp_cells,
-            pipelines=pipelines,
-            policy=problem.request.policy,
-            tp=problem.job.layout.tp,
-            micro_batch=problem.job.layout.micro_batch,
-            cp=problem.job.layout.cp,
-            ep=problem.job.replicas.ep,
-            zero=problem.job.zero,
-            partitions=partitions,
-            gpus_used={part.dc: part.stages * per_stage for part in partitions},
-            gpus_idle=idle_gpus(problem.request, partitions, per_stage),
-        )
-        if isinstance(cell, Infeasible):
-            return replace(option, reason=cell.reason)
-        figures = Figures(
-            makespan_ms=cell.makespan_ms,
-            lower_bound_ms=any_ms,
-            utilization=cell.utilization,
-            memory=cell.memory,
-            ends_together=cell.ends_together,
-            contention=cell.contention,
-        )
-        option = replace(option, policy=cell.policy, schedule=cell.schedule)
-        timed = timed_option(problem.request, problem.cluster, cell.job, option, figures)
-        priced = cost.priced(problem.request, problem.cluster, cell.job, timed)
-        return choose.within_limits(problem.request, priced)
+        option = placed_option(problem.request, problem.job, dp_cells, problem.partitions(route, split))
+        bounded = cell if isinstance(cell, Infeasible) else replace(cell, lower_bound_ms=any_ms)
+        return figured(problem.request, problem.cluster, option, bounded)
