@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, NonNegative, Positive, nearest
 from engine.model.flops import Recompute
-from engine.plan.request import LEAST_GBPS, DataCenterInput, JobInput
+from engine.plan.request import LEAST_GBPS, DataCenterInput, JobInput, named_once
 from engine.schedule.scenario import MOST_OPS, Sends
 
 # Those of a straight path or a wave: a loop's way back from the last data centre to the first has a link of
@@ -68,16 +68,9 @@ class CrossDcRequest(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "CrossDcRequest":
-        checks = (
-            self._policies,
-            self._names,
-            self._equal,
-            self._sizes,
-            self._varied,
-            self._divided,
-            self._room,
-        )
-        for problem in itertools.chain.from_iterable(check() for check in checks):
+        checks = (self._equal, self._sizes, self._varied, self._divided, self._room)
+        names = itertools.chain(self._policies(), named_once(self.datacenters))
+        for problem in itertools.chain(names, *(check() for check in checks)):
             raise problem
         return self
 
@@ -107,13 +100,6 @@ class CrossDcRequest(Document):
                 yield InputError(f"policies[{i}]", policy, allowed)
             if policy in self.policies[:i]:
                 yield InputError(f"policies[{i}]", policy, "named twice")
-
-    def _names(self) -> Iterator[InputError]:
-        first: dict[str, int] = {}
-        for i, dc in enumerate(self.datacenters):
-            if first.setdefault(dc.name, i) != i:
-                allowed = f"already the name of datacenters[{first[dc.name]}]"
-                yield InputError(f"datacenters[{i}].name", dc.name, allowed)
 
     def _equal(self) -> Iterator[InputError]:
         first = self.datacenters[0].gpu()

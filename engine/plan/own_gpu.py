@@ -1,9 +1,11 @@
 """A GPU that is not in the catalogue, by the figures that a document gives."""
 
-from pydantic import Field
+from typing import Annotated
 
-from engine.cluster.gpus import Gpu
-from engine.inputs import Document, Positive
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from engine.cluster.gpus import Gpu, catalogue
+from engine.inputs import Document, Positive, nearest
 
 LEAST_RATE = 1e-6  # GB/s
 
@@ -26,3 +28,17 @@ class GpuInput(Document):
             host_bytes_per_s=0.0,
             link_bytes_per_s=0.0 if link_gb_s is None else link_gb_s * 1e9,
         )
+
+
+def known_gpu(name: str) -> str:
+    """`name`, if the catalogue has it. Raises ValueError, with the nearest name, if not."""
+    if name not in catalogue():
+        raise ValueError("unknown GPU type, " + nearest(name, catalogue()))
+    return name
+
+
+KnownGpu = Annotated[str, AfterValidator(known_gpu)]
+GpuOrName = Annotated[
+    Annotated[KnownGpu, Tag("str")] | Annotated[GpuInput, Tag("GpuInput")],
+    Discriminator(lambda value: "str" if isinstance(value, str) else "GpuInput"),
+]

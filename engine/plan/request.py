@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.fabric import ANY_TO_ANY, FabricKind
-from engine.cluster.gpus import Gpu, catalogue, gpu
+from engine.cluster.gpus import Gpu, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.document import NameOrShape
@@ -19,7 +19,7 @@ from engine.model.layer_profiles import FRAMEWORK_BYTES, read_profiles, read_siz
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.model.stages import MeasuredProfile
-from engine.plan.own_gpu import LEAST_RATE, GpuInput
+from engine.plan.own_gpu import LEAST_RATE, GpuOrName
 from engine.plan.pools import with_pools
 from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
 
@@ -36,12 +36,6 @@ MOST_LAYOUTS = 64
 DEFAULT_MFU = 0.4
 ROOFLINE_BYTES = 2  # of a number, unless times are from `mfu`
 KINDS = 3  # forward, recompute, backward
-
-
-GpuOrName = Annotated[
-    Annotated[str, Tag("str")] | Annotated[GpuInput, Tag("GpuInput")],
-    Discriminator(lambda value: "str" if isinstance(value, str) else "GpuInput"),
-]
 
 
 class DataCenterInput(Document):
@@ -65,13 +59,6 @@ class DataCenterInput(Document):
     hb_domain: Count | None = Field(default=None, le=MOST_GPUS)
     latitude: Number | None = Field(default=None, ge=-90, le=90)
     longitude: Number | None = Field(default=None, ge=-180, le=180)
-
-    @field_validator("gpu_type")
-    @classmethod
-    def _known_gpu(cls, gpu_type: str | GpuInput) -> str | GpuInput:
-        if isinstance(gpu_type, str) and gpu_type not in catalogue():
-            raise ValueError("unknown GPU type, " + nearest(gpu_type, catalogue()))
-        return gpu_type
 
     @model_validator(mode="after")
     def _one_rate(self) -> "DataCenterInput":
@@ -101,6 +88,15 @@ class DataCenterInput(Document):
         if self.link_gb_s is not None:
             name += f", links of {self.link_gb_s:g} GB/s"
         return own.gpu(name=name, link_gb_s=self.link_gb_s)
+
+
+def named_once(datacenters: list[DataCenterInput]) -> Iterator[InputError]:
+    """Why some have no name of their own."""
+    first: dict[str, int] = {}
+    for i, dc in enumerate(datacenters):
+        if first.setdefault(dc.name, i) != i:
+            allowed = f"already the name of datacenters[{first[dc.name]}]"
+            yield InputError(f"datacenters[{i}].name", dc.name, allowed)
 
 
 class LinkInput(Document):
@@ -401,8 +397,8 @@ class PlanRequest(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "PlanRequest":
-        checks = (self._names, self._types, self._links, self._order, self._allowed, self._needed, self._size)
-        for problem in itertools.chain.from_iterable(check() for check in checks):
+        checks = (self._types, self._links, self._order, self._allowed, self._needed, self._size)
+        for problem in itertools.chain(named_once(self.datacenters), *(check() for check in checks)):
             raise problem
         return self
 
@@ -420,13 +416,6 @@ class PlanRequest(Document):
     def allowed_names(self) -> frozenset[str]:
         """The data centres that may be used."""
         return frozenset(self.names if self.allowed is None else self.allowed)
-
-    def _names(self) -> Iterator[InputError]:
-        first: dict[str, int] = {}
-        for i, name in enumerate(self.names):
-            if first.setdefault(name, i) != i:
-                allowed = f"already the name of datacenters[{first[name]}]"
-                yield InputError(f"datacenters[{i}].name", name, allowed)
 
     def _types(self) -> Iterator[InputError]:
         """GPUs that a profile calls by one name are of one type."""

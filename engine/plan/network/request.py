@@ -1,5 +1,6 @@
 """The document of `meridian network FILE`, as docs/dev/contracts.md names its fields. GB are 10^9 bytes."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -8,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.collectives import Operation
 from engine.cluster.fabric import Prices
-from engine.cluster.gpus import Gpu, catalogue, gpu
+from engine.cluster.gpus import Gpu, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Positive, nearest
 from engine.model.document import ModelInput, kind_of_model, shape_of
@@ -18,7 +19,7 @@ from engine.model.hugging_face import HuggingFaceModel
 from engine.model.kernels import How, Pass
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.model.transformer import Experts, Transformer
-from engine.plan.own_gpu import LEAST_RATE, GpuInput
+from engine.plan.own_gpu import LEAST_RATE, GpuOrName
 
 MOST_GPUS = 10_000_000
 MOST_BATCH = 10_000_000
@@ -71,11 +72,7 @@ class EfficiencyInput(Document):
 
     def efficiency(self) -> Efficiency:
         """The set with defaults filled in."""
-        ours = shipped()
-        given = {name: getattr(self, name) for name in ("gemm", "hbm", "hb", "nic")}
-        return Efficiency(
-            **{name: getattr(ours, name) if value is None else value for name, value in given.items()}
-        )
+        return replace(shipped(), **self.model_dump(exclude_none=True))
 
 
 class MeasuredInput(Document):
@@ -124,13 +121,6 @@ class CollectiveInput(Document):
     bytes: NonNegative
     x: Count
     y: Count
-
-
-def _name_or(branch: str) -> Discriminator:
-    return Discriminator(lambda value: "str" if isinstance(value, str) else branch)
-
-
-GpuOrName = Annotated[Annotated[str, Tag("str")] | Annotated[GpuInput, Tag("GpuInput")], _name_or("GpuInput")]
 
 
 def _kind_of_model(model: object) -> str:
@@ -203,13 +193,6 @@ class NetworkRequest(Document):
     collectives: list[CollectiveInput] = Field(default_factory=list, max_length=10_000)
     module: Count = DEFAULT_MODULE
 
-    @field_validator("gpu_type")
-    @classmethod
-    def _known_gpu(cls, value: str | GpuInput | None) -> str | GpuInput | None:
-        if isinstance(value, str) and value not in catalogue():
-            raise ValueError("unknown GPU type, " + nearest(value, catalogue()))
-        return value
-
     @field_validator("model")
     @classmethod
     def _known_model(cls, value: ShapeOrName | None) -> ShapeOrName | None:
@@ -220,9 +203,8 @@ class NetworkRequest(Document):
     @model_validator(mode="after")
     def _consistent(self) -> "NetworkRequest":
         checks = (self._domains, self._rates, self._model, self._measured, self._strategy, self._grids)
-        for check in checks:
-            for problem in check():
-                raise problem
+        for problem in itertools.chain.from_iterable(check() for check in checks):
+            raise problem
         return self
 
     @property

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, NonNegative, Number, Positive, nearest
 from engine.model.document import ModelInput, kind_of_model
 from engine.model.hugging_face import HuggingFaceModel
+from engine.plan.own_gpu import KnownGpu
 from engine.plan.swap.models import known_models
 from engine.plan.swap.partition import MOST_ACCUMULATION, MOST_CUT_BYTES, MOST_LAYERS
 
@@ -88,17 +88,10 @@ class GpuInput(Document):
         PCIe rate which 11.2 is of PCIe 3.0 x16.
     """
 
-    name: str | None = None
+    name: KnownGpu | None = None
     memory_bytes: Positive | None = None
     tflops: Positive | None = Field(default=None, ge=1e-9)
     host_to_device_gb_s: Positive | None = Field(default=None, ge=1e-9)
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str | None) -> str | None:
-        if name is not None and name not in catalogue():
-            raise ValueError("unknown GPU type, " + nearest(name, catalogue()))
-        return name
 
     @model_validator(mode="after")
     def _one_source(self) -> "GpuInput":
