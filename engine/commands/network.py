@@ -13,10 +13,11 @@ from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.plan.network.design import PARTS, design
+from engine.plan.network.design import design
 from engine.plan.network.matrix import write_matrix
 from engine.plan.network.request import NetworkRequest
 from engine.plan.network.result import FabricPair, IterationRow, NetworkResult
+from engine.plan.network.strategies import PARTS
 
 
 @click.command("network")

@@ -128,12 +128,11 @@ def compare_plan(
     request: PlanRequest,
     variants: Sequence[tuple[int, Recompute | None]],
     *,
-    budget_s: float = WHAT_IF_S,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
     """Both for each (batch factor, recomputation) of `variants`.
 
-    budget_s, cancelled : as for `plan`.
+    cancelled : as for `plan`, of which each has the budget of a what-if.
 
     Raises
     ------
@@ -145,9 +144,7 @@ def compare_plan(
     for factor, recompute in variants:
         if cancelled():
             return
-        yield _Variant(
-            _varied(document, factor, recompute), factor, recompute, budget_s, cancelled
-        ).compared()
+        yield _Variant(_varied(document, factor, recompute), factor, recompute, cancelled).compared()
 
 
 def _varied(document: dict[str, Any], factor: int, recompute: Recompute | None) -> PlanRequest:
@@ -175,17 +172,16 @@ class _Variant:
         request: PlanRequest,
         factor: int,
         recompute: Recompute | None,
-        budget_s: float,
         cancelled: Callable[[], bool],
     ) -> None:
         self._request = request
         self._factor, self._recompute = factor, recompute
-        self._budget_s, self._cancelled = budget_s, cancelled
+        self._cancelled = cancelled
         self._cluster = cluster_of(request)
         self._inside: dict[tuple[str, Layout, int, int], Option | Infeasible] = {}
 
     def compared(self) -> Comparison:
-        planned = plan(self._request, budget_s=self._budget_s, cancelled=self._cancelled)
+        planned = plan(self._request, budget_s=WHAT_IF_S, cancelled=self._cancelled)
         best = None if planned.best is None else planned.options[planned.best]
         if best is None:
             reason = planned.reason or "no option is feasible"
@@ -355,7 +351,7 @@ class _Variant:
         """The planner's answer for `pipelines` whole pipelines in one data centre."""
         key = name, layout, pipelines, microbatches
         if key not in self._inside:
-            answer = plan(self._alone(name, layout, pipelines, microbatches), budget_s=self._budget_s)
+            answer = plan(self._alone(name, layout, pipelines, microbatches), budget_s=WHAT_IF_S)
             fitting = [o for o in answer.options if o.pipelines == pipelines and o.iteration_ms is not None]
             self._inside[key] = (
                 min(fitting, key=lambda option: option.iteration_ms or 0.0)

@@ -9,6 +9,18 @@ from engine.schedule.scenario import Contention
 # Stages whose memory and times an answer lists, of all its options together: the best first, then the front.
 MOST_STAGES_LISTED = 20_000
 
+# An option's JSON has these only where they differ.
+USUAL = {
+    "recompute": None,
+    "update_ms": None,
+    "tied_ms": None,
+    "tied_egress_gb": None,
+    "time_per_stage": None,
+    "zero": 0,
+    "cp": 1,
+    "ep": 1,
+}
+
 StoppedBy = Literal["proven", "candidates", "sampled", "budget", "cancelled"]
 
 
@@ -141,12 +153,7 @@ class Option:
     def as_dict(self) -> dict[str, Any]:
         """The option as docs/dev/contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("recompute", "update_ms", "tied_ms", "tied_egress_gb", "time_per_stage"):
-            if values[name] is None:
-                del values[name]
-        for name, usual in (("zero", 0), ("cp", 1), ("ep", 1)):
-            if values[name] == usual:
-                del values[name]
+        values = {name: value for name, value in values.items() if name not in USUAL or value != USUAL[name]}
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         if self.layers_per_stage is not None:
             values["layers_per_stage"] = list(self.layers_per_stage)

@@ -1,5 +1,7 @@
 """Designs a network for a training cluster: the answer to one request (Wang et al., "Rail-only", 2024)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from engine.cluster.collectives import Rates, full_bisection_s, hierarchical_s
@@ -27,10 +29,8 @@ from engine.plan.network.result import (
     NetworkResult,
     Spares,
 )
-from engine.plan.network.strategies import Chosen, Domains, NoneFits, Training, fastest
+from engine.plan.network.strategies import PARTS, Chosen, Domains, NoneFits, Training, fastest
 from engine.plan.network.traffic import Job, traffic
-
-PARTS = ("compute", "tp", "pp", "dp", "ep", "bubble")
 
 
 def design(request: NetworkRequest) -> NetworkResult:
@@ -188,10 +188,8 @@ def _row(
 
 
 def _with_spines(request: NetworkRequest, answer: Chosen) -> float:
-    machine, training = machine_of(request, answer.hb_domain), training_of(request)
-    with_spines = Machine(
-        device=machine.device, hb_domain=machine.hb_domain, rates=machine.rates, spines=True
-    )
+    training = training_of(request)
+    with_spines = replace(machine_of(request, answer.hb_domain), spines=True)
     parts = iteration(training.model, training.how, answer.strategies, training.batch, with_spines)
     return float(np.ravel(parts.total)[0])
 

@@ -89,8 +89,7 @@ class _Loss:
     case: str
     design: Design
     recovery: str
-    lost: int
-    spares: int
+    lost: int  # GPUs, and the spares that the recovery needs
     left: tuple[tuple[int, int], ...]  # domains and GPUs left in each
     spared_s: float | None = None  # if a spare does not restore the iteration time
 
@@ -110,7 +109,6 @@ def _losses(cluster: Cluster) -> Iterator[_Loss]:
             design=design,
             recovery="the GPU behind it is replaced",
             lost=1,
-            spares=1,
             left=_without(count, size, 1, 1),
         )
     yield from (_switch(cluster, design) for design in designs)
@@ -120,7 +118,6 @@ def _losses(cluster: Cluster) -> Iterator[_Loss]:
             design="rail_only",
             recovery="a spare switch takes over, and no GPU is lost",
             lost=0,
-            spares=0,
             left=((count, size),),
         )
     for design in designs:
@@ -129,7 +126,6 @@ def _losses(cluster: Cluster) -> Iterator[_Loss]:
             design=design,
             recovery="its tasks move to a spare HB domain",
             lost=size,
-            spares=size,
             left=_without(count, size, 1, size),
         )
     if size > 1:
@@ -151,7 +147,6 @@ def _switch(cluster: Cluster, design: Design) -> _Loss:
         design=design,
         recovery="its GPUs are replaced",
         lost=reached * rails,
-        spares=reached * rails,
         left=_without(cluster.domains, cluster.hb_domain, reached, rails),
     )
 
@@ -165,7 +160,6 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
         design="rail_only",
         recovery=idle + ", moved to the rail by optical switches",
         lost=1,
-        spares=1,
         left=whole,
     )
     yield _Loss(
@@ -173,7 +167,6 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
         design="rail_optimised",
         recovery=idle,
         lost=1,
-        spares=1,
         left=whole,
     )
     yield _Loss(
@@ -181,7 +174,6 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
         design="rail_only",
         recovery="the whole HB domain moves to a spare one",
         lost=size,
-        spares=size,
         left=gone,
     )
     module = min(cluster.module, size)
@@ -190,7 +182,6 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
         design="rail_only",
         recovery=f"optical switches replace a module of {module} GPUs",
         lost=module,
-        spares=module,
         left=_without(count, size, 1, module),
     )
     yield _Loss(
@@ -198,7 +189,6 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
         design="rail_optimised",
         recovery="a GPU of another HB domain takes over: the domain runs at NIC speed",
         lost=1,
-        spares=1,
         left=hole,
         spared_s=_at_nic_speed(cluster),
     )
@@ -235,7 +225,7 @@ def _after(
         design=loss.design,
         recovery=loss.recovery,
         gpus_lost=loss.lost,
-        spares=loss.spares,
+        spares=loss.lost,
         before_s=before,
         iteration_s=best.iteration_s if isinstance(best, Chosen) else None,
         spared_iteration_s=before if loss.spared_s is None else loss.spared_s,

@@ -16,6 +16,7 @@ from engine.model.transformer import Transformer
 
 AT_ONCE = 100_000  # strategies computed together: bounds memory
 MOST_TRIED = 10_000_000
+PARTS = ("compute", "tp", "pp", "dp", "ep", "bubble")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +243,7 @@ def _fastest_of(
 
 
 def _at(parts: Parts, index: int, count: int) -> Parts:
-    names = ("compute", "tp", "pp", "dp", "ep", "bubble")
-    return Parts(**{name: float(np.broadcast_to(getattr(parts, name), (count,))[index]) for name in names})
+    return Parts(**{name: float(np.broadcast_to(getattr(parts, name), (count,))[index]) for name in PARTS})
 
 
 def _better(a: Chosen | NoneFits | None, b: Chosen | NoneFits | None) -> Chosen | NoneFits | None:

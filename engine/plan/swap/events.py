@@ -8,7 +8,7 @@ the policy sends them to the host. Until then they take memory, and a load that 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.plan.swap.layers import SubModel
@@ -176,11 +176,11 @@ class _Events:
         """Simulates one more step: its intervals, and the time from its first start to the next step's."""
         origin = max(self.gpu_free, self.loaded)
         intervals: list[Interval] = []
-        for i, visit in enumerate(self.order):
-            following = self.order[(i + 1) % len(self.order)]
+        for visit, following in zip(self.order, [*self.order[1:], self.order[0]], strict=True):
             intervals += self._visit(visit, following)
         length = max(self.gpu_free, self.loaded) - origin
-        return [_moved(interval, origin) for interval in intervals], length
+        moved = [replace(one, start=one.start - origin, end=one.end - origin) for one in intervals]
+        return moved, length
 
     def _visit(self, visit: Visit, following: Visit) -> Iterator[Interval]:
         start = max(self.gpu_free, self.loaded, self.out_by[visit.sub] if visit.op == "B" else 0.0)
@@ -231,13 +231,4 @@ def _same(before: Sequence[Interval], after: Sequence[Interval], within: float) 
     return all(
         abs(a.start - b.start) <= within and abs(a.end - b.end) <= within
         for a, b in zip(before, after, strict=True)
-    )
-
-
-def _moved(interval: Interval, origin: float) -> Interval:
-    return Interval(
-        kind=interval.kind,
-        visit=interval.visit,
-        start=interval.start - origin,
-        end=interval.end - origin,
     )

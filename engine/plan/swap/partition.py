@@ -14,7 +14,7 @@ one interval of layers, and the best of them is a range minimum: O(l² log l) fo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -93,10 +93,7 @@ def smallest_accumulation(chain: Chain, constraints: Constraints) -> int | None:
 
 
 def _exists(chain: Chain, constraints: Constraints, accumulation: int) -> bool:
-    tried = Constraints(
-        capacity_bytes=constraints.capacity_bytes, resident=constraints.resident, accumulation=accumulation
-    )
-    return bool(_table(chain, tried)[0].min() < _NONE)
+    return bool(_table(chain, replace(constraints, accumulation=accumulation))[0].min() < _NONE)
 
 
 def _table(chain: Chain, constraints: Constraints) -> Ints:

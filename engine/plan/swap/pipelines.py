@@ -5,9 +5,7 @@ optimizer. A pipeline's stages are cut for the shortest beat of stage and hop, t
 cuts. GPipe flushes after `microbatches`. PipeDream never does, so its beat in the steady state counts.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from engine.plan.swap.events import Step
 from engine.plan.swap.layers import SubModel, sub_models
@@ -35,6 +33,7 @@ class Comparison:
     """Another method of training, compared with the swap plan.
 
     speedup : its GPU time per mini-batch over the plan's.
+    stages : first and last layers.
     """
 
     policy: str
@@ -43,17 +42,6 @@ class Comparison:
     utilization: float
     speedup: float
     stages: tuple[tuple[int, int], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as docs/dev/contracts.md names its fields; `stages` are first and last layers."""
-        return {
-            "policy": self.policy,
-            "link": self.link,
-            "seconds_per_minibatch_gpu": self.seconds_per_minibatch_gpu,
-            "utilization": self.utilization,
-            "speedup": self.speedup,
-            "stages": [list(stage) for stage in self.stages],
-        }
 
 
 def naive(step: Step, ours: Step) -> Comparison:
@@ -99,15 +87,9 @@ def pipelines(chain: Chain, network: Network, stages: int, microbatches: int, ou
 def _wall_on(
     chain: Chain, firsts: tuple[int, ...], policy: str, network: Network, microbatches: int
 ) -> tuple[float, tuple[SubModel, ...]]:
+    """Wall seconds per mini-batch, and the stages."""
     parts = sub_models(chain.layers, firsts)
     hops_s = [chain.layers[part.last].cut_bytes / network.bytes_per_s for part in parts[:-1]]
-    return _wall_s(policy, parts, hops_s, microbatches, network.shared), tuple(parts)
-
-
-def _wall_s(
-    policy: str, parts: Sequence[SubModel], hops_s: Sequence[float], microbatches: int, shared: bool
-) -> float:
-    """Wall seconds per mini-batch."""
     if policy == "gpipe":
-        return gpipe_wall_s(parts, hops_s, microbatches, shared=shared)
-    return pipedream_wall_s(parts, hops_s, shared=shared)
+        return gpipe_wall_s(parts, hops_s, microbatches, shared=network.shared), parts
+    return pipedream_wall_s(parts, hops_s, shared=network.shared), parts

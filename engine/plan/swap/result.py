@@ -110,7 +110,7 @@ class SwapResult:
             "utilization": step and step.utilization,
             "allreduce_s": None if fleet is None else fleet.allreduce_s,
             "fleet": None if fleet is None else fleet.as_dict(),
-            "compare": [row.as_dict() for row in self.compare],
+            "compare": [asdict(row) for row in self.compare],
         }
         if self.kernel_utilization is not None:
             fields["kernel_utilization"] = self.kernel_utilization
