@@ -150,7 +150,7 @@ def _report(job: TrainJob, planned: list[int], watched: Watched, took_s: float) 
     print("\n".join(render(HEAD, lines)))
     losses = ", ".join(f"{loss:.3f}" for loss in watched.result["losses"])
     print(
-        f"\n{job.model.parameters:,} parameters, {job.tokens_per_step} tokens an iteration of "
+        f"\n{job.model.shape.parameters:,} parameters, {job.tokens_per_step} tokens an iteration of "
         f"{watched.result['iteration_ms']['median'] / 1e3:.1f} s, {took_s:.0f} s in all; losses {losses}"
     )
     return max(map(abs, off)) > MOST_OFF

@@ -69,7 +69,7 @@ def swap(*, dry: bool) -> Report:
 
 def parameters(document: dict[str, Any]) -> int:
     """Parameters of the document's model."""
-    return parse(ProfileRequest, {"model": document["model"]}).model.parameters
+    return parse(ProfileRequest, {"model": document["model"]}).model.shape.parameters
 
 
 def _trained(document: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

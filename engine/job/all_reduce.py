@@ -100,7 +100,7 @@ def sum_of_stage_s(job: JobFields, stage: int, between: Between | None = None) -
     between : the networks of data centres, for instance as measured; None: those of the job.
     """
     total_s = sum_over_s(job, stage, [dc for _, dc in job.ring_of(stage)], between)
-    if job.model.tied and stage in (0, job.cell.stages - 1) and job.cell.stages > 1:
+    if job.model.shape.has.tied and stage in (0, job.cell.stages - 1) and job.cell.stages > 1:
         shared = job.model.shape.tied_parameters * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
         ends = [job.dcs[0], job.dcs[-1]]
         total_s += _summed_s("ring", shared, replicas_in(job, ends, between), ends)

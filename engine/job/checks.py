@@ -155,7 +155,7 @@ def _check_tp(job: JobFields) -> None:
         raise InputError("cell.tp", job.cell.tp, "1 with model.module: its layers are not cut")
     if isinstance(model, ConfigModel):
         _check_tp_of(job, model)
-    counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}
+    counts = {"heads": model.shape.heads, "kv_heads": model.shape.kv_heads, "ffn": model.shape.ffn}
     for name, count in counts.items():
         if count % job.cell.tp:
             raise InputError("cell.tp", job.cell.tp, f"must divide model.{name} = {count}")
@@ -172,7 +172,7 @@ def _check_tp_of(job: JobFields, model: ConfigModel) -> None:
     reason = None
     if model.config["model_type"] not in CUT_FAMILIES:
         reason = f"layers of {model.config['model_type']} are not cut, but those of {', '.join(CUT_FAMILIES)}"
-    elif model.tied:
+    elif model.shape.has.tied:
         reason = "a tied embedding is not cut (tie_word_embeddings)"
     elif job.device.dtype == "bf16":
         reason = "weights that are cut are not cast (dtype bf16)"

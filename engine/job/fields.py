@@ -140,7 +140,7 @@ class JobFields(Document):
     @property
     def sums_gradients(self) -> bool:
         """Whether ranks sum gradients: those of replicas, or those of the two ends that share a matrix."""
-        return self.cell.pipelines > 1 or self.model.tied
+        return self.cell.pipelines > 1 or self.model.shape.has.tied
 
     @property
     def recomputes(self) -> bool:

@@ -151,12 +151,8 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
 
 def _fused_attention(job: TrainJob) -> bool:
     """Whether torch has a kernel that stores no scores: on CUDA in fp32 not for grouped queries."""
-    dtype, model = job.device.dtype, job.model
-    return (
-        job.device.kind != "cuda"
-        or dtype == "bf16"
-        or (dtype == "fp32" and model.key_value_heads == model.heads)
-    )
+    dtype, model = job.device.dtype, job.model.shape
+    return job.device.kind != "cuda" or dtype == "bf16" or (dtype == "fp32" and model.kv_heads == model.heads)
 
 
 def _needed(stage: int, memory: Counted, total_bytes: float, in_flight: int) -> StageMemory:

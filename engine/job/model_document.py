@@ -79,11 +79,6 @@ class TrainModel(Document):
         return self.kv_heads or self.heads
 
     @property
-    def tied(self) -> bool:
-        """Whether the output matrix is the embedding: here they are two."""
-        return False
-
-    @property
     def ffn_width(self) -> int:
         if self.ffn is not None:
             return self.ffn
@@ -105,11 +100,6 @@ class TrainModel(Document):
             family=self.family,
             features=replace(OWN_FAMILIES[self.family], tied=False),  # a run trains two matrices
         )
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the whole model; embedding and output matrix are two."""
-        return self.shape.parameters
 
 
 class ModuleModel(TrainModel):
@@ -182,30 +172,8 @@ class ConfigModel(Document):
         return self.shape.hidden
 
     @property
-    def heads(self) -> int:
-        return self.shape.heads
-
-    @property
-    def key_value_heads(self) -> int:
-        return self.shape.kv_heads
-
-    @property
-    def ffn_width(self) -> int:
-        return self.shape.ffn
-
-    @property
     def vocabulary(self) -> int:
         return self.shape.vocab
-
-    @property
-    def tied(self) -> bool:
-        """Whether the output matrix is the embedding."""
-        return self.shape.has.tied
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the whole model; a tied output matrix counts once."""
-        return self.shape.parameters
 
 
 def _branch(model: Any) -> str:

@@ -133,7 +133,7 @@ def _check(job: TrainJob, schedule: Schedule) -> None:
         raise error
     if schedule.traversal.wraps:
         _check_ends(job, schedule.traversal, "a loop crosses from {} to {}, but no link joins them")
-    elif job.model.tied:
+    elif job.model.shape.has.tied:
         shared = "stages in {} and {} share the embedding, whose gradients they sum, but no link joins them"
         _check_ends(job, schedule.traversal, shared)
 

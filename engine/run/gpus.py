@@ -63,7 +63,7 @@ def _check_memory(spec: LaunchSpec) -> None:
             f"fewer: the weights, gradients and optimizer states of {len(spec.local)} ranks are"
             f" {needed / 1e9:,.1f} GB, and this machine has {size / 1e9:,.1f} GB of memory"
         )
-        raise InputError("model", f"{model.parameters:,} parameters", allowed)
+        raise InputError("model", f"{model.shape.parameters:,} parameters", allowed)
 
 
 def _check_seen(taken: dict[int, int], count: int) -> None:

@@ -176,7 +176,7 @@ class Mesh:
         """The ranks of this pipeline whose ends of the model share a matrix; none where this is neither."""
         positions = self._schedule.traversal.positions
         stages = sorted({positions[0][0], positions[-1][0]})
-        if not self.job.model.tied or self.me.stage not in stages:
+        if not self.job.model.shape.has.tied or self.me.stage not in stages:
             return []
         return [self.at(self.me.pipeline, stage) for stage in stages]
 

@@ -113,7 +113,7 @@ def test_variants_of_families_have_the_losses_and_gradients_of_the_whole_model(f
 
 
 def test_families_of_these_cases_tie_their_ends_on_one_rank_and_on_two() -> None:
-    tied = {policy["policy"] for family, policy in CASES if job(family).model.tied}
+    tied = {policy["policy"] for family, policy in CASES if job(family).model.shape.has.tied}
     assert {"zb-v", "zb-h1"} <= tied
 
 

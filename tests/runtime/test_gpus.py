@@ -115,7 +115,7 @@ def test_gpus_that_are_not_there_or_taken_twice_are_refused_before_anything_star
 def test_ranks_without_gpus_fit_into_the_memory_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 bytes a parameter in fp32: weight, gradient and AdamW's two moments."""
     spec = single_machine(job(pipelines=1), run="x", log_dir="")
-    needed = 16 * spec.job.model.parameters
+    needed = 16 * spec.job.model.shape.parameters
     monkeypatch.setattr("engine.run.gpus.machine_bytes", lambda: needed)
     check_machine(spec)
     monkeypatch.setattr("engine.run.gpus.machine_bytes", lambda: needed - 1)

@@ -27,7 +27,7 @@ GPT = {"layers": 5, "hidden": 24, "heads": 6, "seq": 11}
 def test_parameters_are_counted_as_they_are(shape: dict) -> None:
     model = parse(TrainModel, shape)
     layers = [build_layer(model, number, 0) for number in range(model.layers + 2)]
-    assert sum(p.numel() for layer in layers for p in layer.parameters()) == model.parameters
+    assert sum(p.numel() for layer in layers for p in layer.parameters()) == model.shape.parameters
     of = job(model=shape)
     held = [sum(p.numel() for p in Stage(of, stage).parameters()) for stage in range(of.cell.stages)]
     assert held == [stage_parameters(of, stage) for stage in range(of.cell.stages)]

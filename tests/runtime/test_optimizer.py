@@ -35,7 +35,7 @@ def test_matrices_are_what_the_trainer_of_transformers_decays(family: str) -> No
         assert isinstance(layer, Slice)
         decayed = set(decayed_of(layer, section))
         ours |= {layer.name_in_model(name) for name, p in layer.named_parameters() if p in decayed}
-    tied = {"lm_head.weight"} if of.model.tied else set()  # theirs has it once, under the embedding's name
+    tied = {"lm_head.weight"} if of.model.shape.has.tied else set()  # theirs has it once, under the embedding's name
     assert ours - tied == theirs - tied
 
 
@@ -46,7 +46,7 @@ def test_an_embedding_without_decay_has_none_at_either_end(family: str) -> None:
     layers = layers_of(of.model)
     assert list(decayed_of(layers[0], section)) == []
     head = list(decayed_of(layers[-1], section))
-    assert len(head) == (0 if of.model.tied else 1)
+    assert len(head) == (0 if of.model.shape.has.tied else 1)
     assert all(list(decayed_of(layer, section)) for layer in layers[1:-1])
 
 

@@ -49,7 +49,7 @@ def test_every_op_of_every_stage_is_timed(split: bool, recompute: bool, dtype: s
         assert set(row.times_ms) == kinds
         assert all(0 < median <= p95 for median, p95 in row.times_ms.values())
         assert row.tokens == 16
-    assert sum(row.parameters for row in rows) == request.model.parameters
+    assert sum(row.parameters for row in rows) == request.model.shape.parameters
 
 
 def test_the_answer_stands_as_times_ms() -> None:

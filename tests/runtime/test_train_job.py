@@ -135,7 +135,7 @@ def test_prediction_adds_allreduce_and_optimizer() -> None:
     assert {s.op for s in given.spans if s.track == "gpu"} == {"F", "R", "B", "all_reduce", "optimizer"}
     busy_s = sum(s.end - s.start for s in given.spans if s.op in ("F", "R", "B"))
     assert given.utilization == pytest.approx(busy_s / (given.iteration_s * 6))
-    assert sum(stage_parameters(of, s) for s in range(3)) == of.model.parameters
+    assert sum(stage_parameters(of, s) for s in range(3)) == of.model.shape.parameters
 
 
 def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:

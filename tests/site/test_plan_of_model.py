@@ -125,8 +125,8 @@ def test_the_memory_of_the_nodes_decides_how_large_a_model_is_launched(world: Wo
     plan = planned(world, trains="planned")
     index, client = plan.result["best"], world.client("operator")
     job = parse(TrainJob, document(plan))
-    assert job.model.parameters == 8_030_261_248
-    held = 18 * job.model.parameters * job.cell.pipelines / 3  # in each of three data centres, about
+    assert job.model.shape.parameters == 8_030_261_248
+    held = 18 * job.model.shape.parameters * job.cell.pipelines / 3  # in each of three data centres, about
     Node.objects.update(seen_hardware={"memory_bytes": int(held / 2)})
     world.hear()
     reason = client.get(f"/plans/{plan.pk}/").context["launch"]["reason"]

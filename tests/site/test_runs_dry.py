@@ -114,7 +114,7 @@ def test_weights_and_optimizer_of_all_stages_are_those_of_the_model(
 ) -> None:
     job = job_of(stages=stages, model={"layers": layers, "hidden": hidden * 4, "heads": 4, "seq": seq})
     state = sum(stage.state_bytes for stage in stage_memory(job))
-    assert state == NUMBERS_PER_PARAMETER * 4 * job.model.parameters
+    assert state == NUMBERS_PER_PARAMETER * 4 * job.model.shape.parameters
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("bf16", 4), ("fp32", 4), ("fp64", 8)])

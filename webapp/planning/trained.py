@@ -42,9 +42,9 @@ def trained_in_short(model: Mapping[str, Any], planned: Any, stages: int, *, of_
     if trained is None:
         return "not known"
     if not of_plan:
-        return _count(trained.parameters)
+        return _count(trained.shape.parameters)
     kind = "planned" if _as_planned(trained, planned, stages) else "stand-in"
-    return f"{kind}, {_count(trained.parameters)}"
+    return f"{kind}, {_count(trained.shape.parameters)}"
 
 
 def _read(model: Mapping[str, Any]) -> TrainModel | ConfigModel | None:
@@ -70,7 +70,7 @@ def _itself(model: TrainModel | ConfigModel) -> Any:
 
 
 def _size(model: TrainModel | ConfigModel) -> str:
-    return f"{_count(model.parameters)} parameters"
+    return f"{_count(model.shape.parameters)} parameters"
 
 
 def _count(parameters: int) -> str:

@@ -128,7 +128,7 @@ def predicted_iteration_s(
     """Seconds of one global batch: its steps, the transfers between two batches, all-reduce, optimizer."""
     if allreduce_s is None:
         n = job.cell.pipelines
-        payload = job.model.parameters * BYTES_OF_PARAMETER[job.device.dtype] * 2 * (n - 1) / n
+        payload = job.model.shape.parameters * BYTES_OF_PARAMETER[job.device.dtype] * 2 * (n - 1) / n
         allreduce_s = ALLREDUCE_FLOOR_S + payload / ALLREDUCE_BYTES_PER_S if n > 1 else 0.0
     return job.cell.accumulation * plan.round_s + plan.update_s + allreduce_s + optimizer_s
 

@@ -26,7 +26,7 @@ def predict_swap(job: TrainJob) -> Prediction:
     step = plan.result.step
     assert step is not None
     sum_s = sum_of_stage_s(job, 0)
-    optimizer_s = OPTIMIZER_FLOOR_S + job.model.parameters * OPTIMIZER_S_PER_PARAMETER
+    optimizer_s = OPTIMIZER_FLOOR_S + job.model.shape.parameters * OPTIMIZER_S_PER_PARAMETER
     iteration_s = predicted_iteration_s(job, plan, allreduce_s=sum_s, optimizer_s=optimizer_s)
     workers = range(job.cell.pipelines)
     spans = [span for worker in workers for span in _of_worker(job, plan, worker, sum_s, optimizer_s)]
