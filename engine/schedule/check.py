@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from engine.schedule.grid import order_grid
-from engine.schedule.ir import Op, OpKind, Schedule, Transfer
+from engine.schedule.ir import Op, OpKind, Schedule
 from engine.schedule.scenario import LIMITS, Scenario
 from engine.schedule.traversal import WITHIN_STAGE
 
@@ -122,7 +122,7 @@ def _link_fault(schedule: Schedule) -> str | None:
         fault = _odd_one(Counter(codes.tolist()), wanted)
         if fault is not None:
             code, what = fault
-            return f"{name}: {_transfer(schedule, code)} {what}"
+            return f"{name}: {schedule.decode_transfer(code)} {what}"
     return None
 
 
@@ -143,12 +143,6 @@ def _unlisted(scenario: Scenario, schedule: Schedule) -> str | None:
             if hop in crossed and link not in schedule.link_order:
                 return f"link {link[0]}>{link[1]}: is shared by the pipelines, so its order must be listed"
     return None
-
-
-def _transfer(schedule: Schedule, code: int) -> Transfer:
-    pipeline, rest = divmod(code, schedule.chunks * schedule.microbatches)
-    chunk, microbatch = divmod(rest, schedule.microbatches)
-    return Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
 
 
 def _marked(schedule: Schedule, pipeline: int, stage: int, at: int, fault: str) -> str:

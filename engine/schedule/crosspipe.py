@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.errors import Infeasible, InputError
+from engine.errors import Infeasible
 from engine.schedule import interleaved, one_f_one_b, position_kernel, zb_h1, zb_v
 from engine.schedule.crosspipe_ideas import Idea, neighbours, starts
 from engine.schedule.crosspipe_uneven import Uneven
@@ -28,9 +28,9 @@ from engine.schedule.latest_kernel import latest
 from engine.schedule.position_loop import PositionLoop
 from engine.schedule.position_state import Cell, State
 from engine.schedule.scenario import MOST_CHUNKS, RecomputeRule, Scenario
-from engine.schedule.search import Built, Chosen, Frame, Progress, Search
+from engine.schedule.search import Built, Chosen, Frame, OneTraversal, Search
 from engine.schedule.static import Codes, in_sub_blocks, with_recompute
-from engine.schedule.traversal import Traversal, TraversalName, straight
+from engine.schedule.traversal import Traversal, straight
 
 Orders = Callable[[Scenario, Traversal], Codes | Infeasible]
 # No further run starts once all runs together have started this many ops (about 1.5 s).
@@ -45,28 +45,14 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossPipe:
+class CrossPipe(OneTraversal):
     """The greedy on one traversal.
 
     static : orders of the same traversal that are justified too.
     """
 
-    traversal: TraversalName
-    chunks: int
-    chunks_from: int
     chunks_to: int = MOST_CHUNKS
     static: tuple[Orders, ...] = ()
-
-    def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """One traversal and one sharing. Raises InputError if the scenario asks for another traversal."""
-        if scenario.traversal not in (None, self.traversal):
-            raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes {self.traversal}")
-        chunks = self.chunks if scenario.chunks is None else scenario.chunks
-        if not self.chunks_from <= chunks <= self.chunks_to:
-            most = "" if self.chunks_to == self.chunks_from else f" to {self.chunks_to}"
-            raise InputError("chunks", chunks, f"{scenario.policy} has {self.chunks_from}{most} per stage")
-        traversal = Traversal(name=self.traversal, stages=scenario.stages, chunks=chunks)
-        return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)
 
     def build(self, scenario: Scenario, search: Search) -> Built:
         """The best schedule. There always is one: the limits hold at least one microbatch."""
@@ -228,19 +214,8 @@ class _Attempts:
         makespan = float(state.free.max())
         if self.incumbent is None or makespan < self.incumbent.makespan * (1 - SAME):
             self.incumbent = _Best(makespan=makespan, loop=loop, state=state, idea=idea)
-            self.report()
+            self.search.tell(makespan, idea)
         return state
-
-    def report(self) -> None:
-        """Reports the best makespan so far."""
-        self.search.report(
-            Progress(
-                elapsed_s=self.search.elapsed_s,
-                makespan=self.best.makespan,
-                lower_bound=self.search.bound,
-                idea=self.best.idea,
-            )
-        )
 
     def justify(self, loop: PositionLoop, cell: Cell, state: State, idea: str) -> float:
         """Runs again with the latest starts of the last run as keys, until that gains nothing."""
@@ -282,9 +257,7 @@ def _is_split(orders: Codes) -> bool:
     return bool(np.any((orders != NO_OP) & ((orders & 3) == OpKind.W)))
 
 
-UD = CrossPipe(
-    traversal="straight", chunks=1, chunks_from=1, chunks_to=1, static=(one_f_one_b.orders, zb_h1.orders)
-)
-UDSUB = CrossPipe(traversal="straight", chunks=2, chunks_from=1)
+UD = CrossPipe(chunks_to=1, static=(one_f_one_b.orders, zb_h1.orders))
+UDSUB = CrossPipe(chunks=2)
 LOOP = CrossPipe(traversal="loop", chunks=2, chunks_from=2, static=(interleaved.orders,))
 WAVE = CrossPipe(traversal="wave", chunks=2, chunks_from=2, static=(zb_v.orders,))

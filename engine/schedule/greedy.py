@@ -7,14 +7,12 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.schedule import greedy_kernel as kernel
-from engine.schedule.ir import NO_OP, RecomputeGate, Schedule
-from engine.schedule.rules import Gate, Rules, Tie
-from engine.schedule.scenario import RecomputeRule, Scenario
+from engine.schedule.ir import NO_OP, Schedule
+from engine.schedule.rules import GATES, Gate, Rules, Tie
+from engine.schedule.scenario import Scenario
 from engine.schedule.search import Built, Chosen, Frame, Search
 from engine.schedule.traversal import straight
 from engine.schedule.wake_tree import set_wake, sleeping
-
-GATES: dict[RecomputeRule, RecomputeGate] = {"jit": "jit", "blocking": "jit", "late": "late", "idle": "none"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ executor runs it, the timeline draws it. It holds order only, never times. Each 
 is free, its inputs have arrived and its gate allows.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
@@ -106,18 +105,19 @@ class Schedule:
 
     def transfers(self, from_stage: int, to_stage: int) -> tuple[Transfer, ...]:
         """The order on one link; empty if it is not listed."""
-        return tuple(self._transfers(from_stage, to_stage))
+        codes = self.link_order.get((from_stage, to_stage), ())
+        return tuple(self.decode_transfer(int(code)) for code in codes)
 
     def decode(self, code: int) -> Op:
         """The op that `code` stands for."""
         chunk, microbatch = divmod(code >> 2, self.microbatches)
         return Op(OpKind(code & 3), microbatch, chunk)
 
-    def _transfers(self, from_stage: int, to_stage: int) -> Iterator[Transfer]:
-        for code in self.link_order.get((from_stage, to_stage), ()):
-            pipeline, rest = divmod(int(code), self.chunks * self.microbatches)
-            chunk, microbatch = divmod(rest, self.microbatches)
-            yield Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
+    def decode_transfer(self, code: int) -> Transfer:
+        """The transfer that a `code` of `link_order` stands for."""
+        pipeline, rest = divmod(code, self.chunks * self.microbatches)
+        chunk, microbatch = divmod(rest, self.microbatches)
+        return Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
 
     def __str__(self) -> str:
         rows = [

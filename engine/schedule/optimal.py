@@ -17,7 +17,7 @@ from engine.schedule.optimal_problem import Problem
 from engine.schedule.optimal_solver import Solving
 from engine.schedule.optimal_start import SAME, Known, best_known
 from engine.schedule.scenario import Scenario
-from engine.schedule.search import Built, Chosen, Frame, Progress, Search, StoppedBy
+from engine.schedule.search import Built, Chosen, Frame, Search, StoppedBy
 from engine.schedule.timing import time_ops
 from engine.schedule.traversal import Traversal
 
@@ -48,11 +48,7 @@ class Optimal:
         (frame,) = self.frames(scenario)
         problem = Problem.of(scenario, frame)
         best = best_known(scenario, frame, problem, search)
-        search.report(
-            Progress(
-                elapsed_s=search.elapsed_s, makespan=best.makespan, lower_bound=search.bound, idea=best.idea
-            )
-        )
+        search.tell(best.makespan, best.idea)
         if best.makespan <= search.bound * (1 + SAME):
             return _built(frame, best, search.bound, "proven")
         stopped = search.stopped_by()

@@ -49,7 +49,9 @@ class OptimalModel:
         self.elided: dict[OpKey, cp_model.IntVar] = {}
         self.first: dict[tuple[OpKey, OpKey], cp_model.IntVar] = {}
         self.turn: dict[tuple[TransferKey, TransferKey], cp_model.IntVar] = {}
-        self._add_ops()
+        for pipeline in range(problem.pipelines):
+            for position in range(problem.positions):
+                self._add_position(pipeline, position)
         for pipeline in range(problem.pipelines):
             for stage in range(problem.traversal.stages):
                 self._add_gpu(pipeline, stage)
@@ -74,12 +76,6 @@ class OptimalModel:
                 self.model.add_hint(literal, start[one] < start[other])
         for (sooner, later), literal in self.turn.items():
             self.model.add_hint(literal, sent[sooner] < sent[later])
-
-    def _add_ops(self) -> None:
-        problem = self.problem
-        for pipeline in range(problem.pipelines):
-            for position in range(problem.positions):
-                self._add_position(pipeline, position)
 
     def _add_position(self, pipeline: int, position: int) -> None:
         """Variables of one position, its chains, and the sequence of a microbatch's ops there."""

@@ -1,14 +1,14 @@
 """Runs the solver in a thread of its own, watches it, and stops it in time."""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
 from engine.schedule.optimal_answer import Times
 from engine.schedule.optimal_model import OptimalModel
 from engine.schedule.optimal_problem import Problem
-from engine.schedule.search import Progress, Search, StoppedBy
+from engine.schedule.search import Search, StoppedBy
 
 WORKERS = 2
 POLL_S = 0.05
@@ -53,7 +53,8 @@ class Solving:
                 thread.join(POLL_S)
                 if self.best is not None and self.best < reported:
                     reported = self.best
-                    search.report(self._progress(problem, search))
+                    bound = max(search.bound, self.bound * problem.unit)
+                    replace(search, bound=bound).tell(self.best * problem.unit, "solver")
                 why = search.stopped_by()
                 if why is not None:
                     stopped = why
@@ -97,13 +98,6 @@ class Solving:
 
     def _note_bound(self, bound: float) -> None:
         self.bound = max(self.bound, bound)
-
-    def _progress(self, problem: Problem, search: Search) -> Progress:
-        assert self.best is not None
-        bound = max(search.bound, self.bound * problem.unit)
-        return Progress(
-            elapsed_s=search.elapsed_s, makespan=self.best * problem.unit, lower_bound=bound, idea="solver"
-        )
 
 
 class _Note(cp_model.CpSolverSolutionCallback):

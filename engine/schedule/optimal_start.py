@@ -10,7 +10,7 @@ from engine.schedule.ir import Schedule
 from engine.schedule.optimal_answer import one_by_one, schedule_of
 from engine.schedule.optimal_problem import Problem
 from engine.schedule.scenario import Scenario
-from engine.schedule.search import Frame, Progress, Search
+from engine.schedule.search import Frame, Search
 from engine.schedule.timing import DeadlockError, time_ops
 
 # Share of the search's time for all policies that search themselves.
@@ -34,7 +34,9 @@ def best_known(scenario: Scenario, frame: Frame, problem: Problem, search: Searc
     best = Known(
         schedule=serial, makespan=time_ops(scenario, serial).makespan, idea="one microbatch at a time"
     )
-    search = replace(search, seconds=search.elapsed_s + SHARE * search.left_s, report=_ignore)
+    # Progress of a start is not the search's own progress.
+    seconds = search.elapsed_s + SHARE * search.left_s
+    search = replace(search, seconds=seconds, report=lambda progress: None)
     for variant in _variants(scenario, frame):
         if search.stopped_by() is not None or best.makespan <= search.bound * (1 + SAME):
             break
@@ -42,10 +44,6 @@ def best_known(scenario: Scenario, frame: Frame, problem: Problem, search: Searc
         if known is not None and known.makespan < best.makespan * (1 - SAME):
             best = known
     return best
-
-
-def _ignore(progress: Progress) -> None:
-    """Progress of a start is not the search's own progress."""
 
 
 def _variants(scenario: Scenario, frame: Frame) -> Iterator[Scenario]:

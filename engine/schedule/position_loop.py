@@ -6,16 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule import position_kernel as kernel
-from engine.schedule.ir import NO_OP, RecomputeGate, Schedule
+from engine.schedule.ir import NO_OP, Schedule
 from engine.schedule.position_state import Cell, State
-from engine.schedule.rules import Gate, Tie
+from engine.schedule.rules import GATES, Gate, Tie
 from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 from engine.schedule.search import Frame
 from engine.schedule.timing import durations
-from engine.schedule.traversal import WITHIN_STAGE
 from engine.schedule.wake_tree import sleeping
 
-GATES: dict[RecomputeRule, RecomputeGate] = {"jit": "jit", "blocking": "jit", "late": "late", "idle": "none"}
 # Two events closer than this share of the longest op are one instant.
 SAME_INSTANT = 1e-9
 
@@ -40,10 +38,7 @@ class PositionLoop:
         cls, scenario: Scenario, frame: Frame, *, split: bool, rule: RecomputeRule, contention: Contention
     ) -> "PositionLoop":
         """The loop within both limits of `scenario`; its keys are not set yet."""
-        traversal, hops = frame.traversal, scenario.stages
-        crosses = traversal.hop_of != WITHIN_STAGE
-        there = np.where(crosses, traversal.direction_of * hops + traversal.hop_of, -1)
-        back = np.where(crosses, (1 - traversal.direction_of) * hops + traversal.hop_of, -1)
+        traversal = frame.traversal
         transfer_time = scenario.hop_times(frame.sharing)
         used = (traversal.transfer_of >= 0).sum(axis=2)
         takes_turns = scenario.hop_is_wan & (frame.sharing == "temporal") & (scenario.pipelines > 1)
@@ -63,7 +58,7 @@ class PositionLoop:
                 stage_of=traversal.stage_of,
                 chunk_of=traversal.chunk_of,
                 position_of=traversal.position_of,
-                link_of=np.concatenate([there, back]),
+                link_of=traversal.link_of,
                 transfer_of=traversal.transfer_of,
                 shared=np.tile(shared, 2),
                 queued=((used > 1) & (transfer_time > 0) | shared).reshape(-1),

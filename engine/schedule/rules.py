@@ -6,8 +6,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule.ir import Sharing
+from engine.schedule.ir import RecomputeGate, Sharing
 from engine.schedule.scenario import Contention, RecomputeRule
+
+GATES: dict[RecomputeRule, RecomputeGate] = {"jit": "jit", "blocking": "jit", "late": "late", "idle": "none"}
 
 
 class Gate(IntEnum):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from engine.errors import Infeasible
+from engine.errors import Infeasible, InputError
 from engine.schedule.ir import Schedule, Sharing
 from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 from engine.schedule.traversal import Traversal, TraversalName
@@ -72,6 +72,11 @@ class Search:
     def left_s(self) -> float:
         return max(0.0, self.seconds - self.elapsed_s)
 
+    def tell(self, makespan: float, idea: str | None) -> None:
+        """Reports a better schedule."""
+        progress = Progress(elapsed_s=self.elapsed_s, makespan=makespan, lower_bound=self.bound, idea=idea)
+        self.report(progress)
+
     def stopped_by(self) -> StoppedBy | None:
         """Why the search must end now; None: it may go on."""
         if self.cancelled():
@@ -108,3 +113,27 @@ class Policy(Protocol):
 
     def build(self, scenario: Scenario, search: Search) -> Built | Infeasible:
         """The schedule, within both limits of the scenario; or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneTraversal:
+    """Base of policies with one traversal.
+
+    chunks : the policy's own; others are allowed from `chunks_from` to `chunks_to`.
+    """
+
+    traversal: TraversalName = "straight"
+    chunks: int = 1
+    chunks_from: int = 1
+    chunks_to: int = 1
+
+    def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
+        """One traversal and one sharing. Raises InputError if the scenario asks for another traversal."""
+        if scenario.traversal not in (None, self.traversal):
+            raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes {self.traversal}")
+        chunks = self.chunks if scenario.chunks is None else scenario.chunks
+        if not self.chunks_from <= chunks <= self.chunks_to:
+            most = "" if self.chunks_to == self.chunks_from else f" to {self.chunks_to}"
+            raise InputError("chunks", chunks, f"{scenario.policy} has {self.chunks_from}{most} per stage")
+        traversal = Traversal(name=self.traversal, stages=scenario.stages, chunks=chunks)
+        return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)

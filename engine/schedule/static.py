@@ -11,48 +11,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import Infeasible, InputError
+from engine.errors import Infeasible
 from engine.schedule import position_kernel as kernel
 from engine.schedule.compiled import compiled
 from engine.schedule.ir import NO_OP, OpKind, Schedule
-from engine.schedule.position_loop import GATES, PositionLoop
+from engine.schedule.position_loop import PositionLoop
+from engine.schedule.rules import GATES
 from engine.schedule.scenario import RecomputeRule, Scenario
-from engine.schedule.search import Built, Chosen, Frame, Search
-from engine.schedule.traversal import Traversal, TraversalName
+from engine.schedule.search import Built, Chosen, Frame, OneTraversal, Search
+from engine.schedule.traversal import Traversal
 
 Codes = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Static:
+class Static(OneTraversal):
     """A policy that lists each GPU's ops beforehand, without R.
 
     orders : returns, for a scenario and its traversal, codes of shape (stages, longest), padded with −1,
         within both limits; or why there are none.
-    chunks : the policy's own; others are allowed from `chunks_from` to `chunks_to`.
     recompute : the rule of its R, each of which comes right before its B.
     """
 
     orders: Callable[[Scenario, Traversal], Codes | Infeasible]
-    traversal: TraversalName = "straight"
-    chunks: int = 1
-    chunks_from: int = 1
-    chunks_to: int = 1
     recompute: RecomputeRule = "late"
-
-    def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """One traversal and one sharing. Raises InputError if the scenario asks for another traversal."""
-        if scenario.traversal not in (None, self.traversal):
-            raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes {self.traversal}")
-        chunks = self.chunks if scenario.chunks is None else scenario.chunks
-        if not self.chunks_from <= chunks <= self.chunks_to:
-            allowed = f"{scenario.policy} has {self.chunks} per stage"
-            if self.chunks_to > self.chunks_from:
-                allowed = f"{scenario.policy} has {self.chunks_from} to {self.chunks_to} per stage"
-            raise InputError("chunks", chunks, allowed)
-        traversal = Traversal(name=self.traversal, stages=scenario.stages, chunks=chunks)
-        return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)
 
     def build(self, scenario: Scenario, search: Search) -> Built | Infeasible:
         """The listed order. Only the order of pipelines on a shared link depends on arrivals."""

@@ -9,7 +9,6 @@ from engine.schedule import timing_kernel as kernel
 from engine.schedule.grid import order_grid
 from engine.schedule.ir import NO_OP, OpKind, Schedule
 from engine.schedule.scenario import Scenario
-from engine.schedule.traversal import WITHIN_STAGE
 
 _GATES = {"none": kernel.GATE_NONE, "jit": kernel.GATE_JIT, "late": kernel.GATE_LATE}
 _NONE = np.zeros((0, 0, 0))
@@ -106,10 +105,7 @@ def durations(scenario: Scenario, chunks: int, *, split: bool) -> Floats:
 
 
 def _case(scenario: Scenario, schedule: Schedule, jitter: Jitter | None) -> kernel.Case:
-    traversal, hops = schedule.traversal, schedule.stages
-    crosses = traversal.hop_of != WITHIN_STAGE
-    there = np.where(crosses, traversal.direction_of * hops + traversal.hop_of, -1)
-    back = np.where(crosses, (1 - traversal.direction_of) * hops + traversal.hop_of, -1)
+    traversal = schedule.traversal
     queues = _Queues(schedule, scenario.shared_hops(schedule.sharing))
     return kernel.Case(
         microbatches=schedule.microbatches,
@@ -121,7 +117,7 @@ def _case(scenario: Scenario, schedule: Schedule, jitter: Jitter | None) -> kern
         transfer_jitter=jitter.transfers.reshape(-1, *jitter.transfers.shape[2:]) if jitter else _NONE,
         stage_of=traversal.stage_of,
         position_of=traversal.position_of,
-        link_of=np.concatenate([there, back]),
+        link_of=traversal.link_of,
         transfer_of=traversal.transfer_of,
         ops=np.ascontiguousarray(schedule.ops, dtype=np.int32),
         queue_of=queues.of,

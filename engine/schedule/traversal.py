@@ -86,6 +86,14 @@ class Traversal:
         return (self.stage_of[1:] < self.stage_of[:-1]).astype(np.int64)
 
     @cached_property
+    def link_of(self) -> Ints:
+        """Link of each transfer, ``direction · P + hop``, shape (2 (L − 1),); −1 within a stage."""
+        crosses = self.hop_of != WITHIN_STAGE
+        there = np.where(crosses, self.direction_of * self.stages + self.hop_of, -1)
+        back = np.where(crosses, (1 - self.direction_of) * self.stages + self.hop_of, -1)
+        return np.concatenate([there, back])
+
+    @cached_property
     def transfer_of(self) -> Ints:
         """Transfer that carries an output, shape (2 directions, stages hops, chunks of the producing op).
 

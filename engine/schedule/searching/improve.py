@@ -26,7 +26,7 @@ MOST_OPERATIONS = 1_000_000
 MOST_SEARCHES = 6
 
 
-def improve(portfolio: Portfolio, frames: tuple[Frame, ...], effort: int = EFFORT) -> None:
+def improve(portfolio: Portfolio, frames: tuple[Frame, ...], effort: int) -> None:
     """Improves on the best in `frames` until the search is over or its effort spent."""
     best = portfolio.best
     searches = [

@@ -5,7 +5,7 @@ from math import inf
 
 from engine.schedule.ir import OpKind, Schedule
 from engine.schedule.scenario import Scenario
-from engine.schedule.search import Chosen, Frame, Progress, Search, StoppedBy
+from engine.schedule.search import Chosen, Frame, Search, StoppedBy
 from engine.schedule.searching.orders import limits_hold
 from engine.schedule.timing import Timing, time_ops
 
@@ -33,38 +33,24 @@ class Incumbent:
     chosen: Chosen | None = None
     seeds: dict[tuple[Frame, bool], Seed] = field(default_factory=dict)
 
-    def offer(self, schedule: Schedule, chosen: Chosen) -> float:
-        """Times `schedule` and stores it if it is better; returns its makespan, infinite past a limit."""
+    def offer(self, schedule: Schedule, chosen: Chosen) -> Timing | None:
+        """Times `schedule` and stores it if it is better; None if it breaks a limit."""
         if not limits_hold(self.scenario, schedule):
-            return inf
-        makespan = time_ops(self.scenario, schedule).makespan
-        self._keep(schedule, chosen, makespan)
-        return makespan
+            return None
+        timing = time_ops(self.scenario, schedule)
+        if timing.makespan < self.makespan * (1 - SAME):
+            self.makespan, self.schedule, self.chosen = timing.makespan, schedule, chosen
+            self.search.tell(timing.makespan, chosen.idea)
+        return timing
 
     def offer_seed(self, schedule: Schedule, chosen: Chosen) -> None:
         """Offers `schedule`, and stores it as a seed if it is the best in its frame, whole or split."""
-        if not limits_hold(self.scenario, schedule):
+        timing = self.offer(schedule, chosen)
+        if timing is None:
             return
-        timing = time_ops(self.scenario, schedule)
-        self._keep(schedule, chosen, timing.makespan)
         where = Frame(traversal=schedule.traversal, sharing=schedule.sharing), schedule.has(OpKind.W)
         if where not in self.seeds or timing.makespan < self.seeds[where].timing.makespan:
             self.seeds[where] = Seed(schedule=schedule, timing=timing, policy=chosen.policy)
-
-    def _keep(self, schedule: Schedule, chosen: Chosen, makespan: float) -> None:
-        if makespan < self.makespan * (1 - SAME):
-            self.makespan, self.schedule, self.chosen = makespan, schedule, chosen
-            self._report()
-
-    def _report(self) -> None:
-        self.search.report(
-            Progress(
-                elapsed_s=self.search.elapsed_s,
-                makespan=self.makespan,
-                lower_bound=self.search.bound,
-                idea=self.chosen.idea if self.chosen else None,
-            )
-        )
 
     @property
     def proven(self) -> bool:

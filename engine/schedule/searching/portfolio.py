@@ -95,21 +95,16 @@ def _try(best: Incumbent, variant: Scenario, policy: Policy) -> Built | Infeasib
     """Lets one policy build, unless the search is over and has a schedule."""
     if best.schedule is not None and best.over():
         return None
-    built = policy.build(variant, _part_of(best.search))
-    if isinstance(built, Built) and fits(best.scenario, _frame(built)):
-        best.offer_seed(built.schedule, replace(built.chosen, idea=_idea(built)))
+    search = best.search
+    part = Search(seconds=search.left_s, seed=search.seed, bound=search.bound, cancelled=search.cancelled)
+    built = policy.build(variant, part)
+    if isinstance(built, Built):
+        schedule, chosen = built.schedule, replace(built.chosen, idea=_idea(built.chosen))
+        if fits(best.scenario, Frame(traversal=schedule.traversal, sharing=schedule.sharing)):
+            best.offer_seed(schedule, chosen)
     return built
 
 
-def _part_of(search: Search) -> Search:
-    return Search(seconds=search.left_s, seed=search.seed, bound=search.bound, cancelled=search.cancelled)
-
-
-def _frame(built: Built) -> Frame:
-    return Frame(traversal=built.schedule.traversal, sharing=built.schedule.sharing)
-
-
-def _idea(built: Built) -> str:
-    chosen = built.chosen
+def _idea(chosen: Chosen) -> str:
     rules = [str(rule) for rule in (chosen.recompute_rule, chosen.contention) if rule]
     return f"policy {chosen.policy}" + (f" ({', '.join(rules)})" if rules else "")

@@ -153,14 +153,11 @@ class SchedulingProblem:
     def exists(self) -> NDArray[np.bool_]:
         """Which rows are operations, shape (rows,)."""
         positions = self.rows.positions
-        recomputes = self.row_times[positions : 2 * positions] > 0
-        recomputes[-1] = False
-        forward = np.ones(positions, dtype=np.bool_)
-        forward[-1] = False
-        backward = np.ones(positions, dtype=np.bool_)
-        weight = np.full(positions, self.split)
+        every = np.ones(positions, dtype=np.bool_)
+        inner = np.arange(positions) < positions - 1  # F of the last one is part of its B
+        recomputes = inner & (self.row_times[positions : 2 * positions] > 0)
         crosses = np.tile(self._transfer_time() > 0, 2)
-        return np.concatenate([forward, recomputes, backward, weight, crosses])
+        return np.concatenate([inner, recomputes, every, every & self.split, crosses])
 
     @cached_property
     def machine_count(self) -> int:
