@@ -73,10 +73,6 @@ class Cluster:
     datacenters: tuple[DataCenter, ...]
     links: Mapping[frozenset[str], WanLink]
 
-    @property
-    def gpus(self) -> int:
-        return sum(dc.gpus for dc in self.datacenters)
-
     def datacenter(self, name: str) -> DataCenter:
         """The data centre called `name`. Raises KeyError if there is none."""
         for dc in self.datacenters:

@@ -292,7 +292,7 @@ def _spans(rows: Any) -> Iterator[Span]:
     for i, row in rows:
         at = f"bubbles.timeline[{i}]"
         try:
-            span = Span.from_dict(row)
+            span = Span(**row)
         except TypeError:
             raise InputError(at, row, "must be a span: track, pipeline, stage, op, start, end") from None
         for name in ("start", "end"):

@@ -5,8 +5,7 @@ from engine.simulate.bounds import lower_bound
 from engine.simulate.compare import Compared, SweepDocument, SweepRow, compare, sweep
 from engine.simulate.result import SimulationResult, simulate, simulate_schedule
 from engine.simulate.spans import Span
-from engine.simulate.timeline import Timeline
-from engine.simulate.timing import time_schedule, timeline_of
+from engine.simulate.timeline import Timeline, time_schedule, timeline_of
 
 __all__ = [
     "Compared",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from engine.errors import InputError
-from engine.inputs import Document, Number, nearest, parse
+from engine.inputs import Document, Number, nearest, parse, whole
 from engine.schedule import Search
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate.result import SimulationResult, simulate
@@ -107,7 +107,7 @@ def sweep(document: SweepDocument, search: Callable[[Scenario], Search] | None =
         The parameter is no field of a scenario, or one of the values is not allowed there.
     """
     for index, value in enumerate(document.values):
-        scenario = with_value(document.scenario, document.parameter, _whole(value))
+        scenario = with_value(document.scenario, document.parameter, whole(value))
         try:
             rows = list(compare({**scenario, "spans": False}, document.policies, search))
         except InputError as error:
@@ -128,11 +128,6 @@ def _row(value: Any, compared: Compared) -> SweepRow:
         feasible=timeline is not None,
         reason=compared.reason,
     )
-
-
-def _whole(value: Any) -> Any:
-    """Counts are integers, and 4.0 is one."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def with_value(document: dict[str, Any], parameter: str, value: Any) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from engine.schedule.timing import DeadlockError
 from engine.simulate.bounds import lower_bound
 from engine.simulate.jitter import Robustness, draw, drawn_bound, robustness
 from engine.simulate.spans import Span
-from engine.simulate.timeline import Timeline
-from engine.simulate.timing import time_schedule, timeline_of
+from engine.simulate.timeline import Timeline, time_schedule, timeline_of
 
 # Makespan and bound are sums of the same durations in different orders.
 SAME = 1e-9

@@ -44,8 +44,3 @@ class Span:
         """The span as docs/dev/contracts.md names its fields; fields that do not apply are left out."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Span":
-        """The inverse of :meth:`as_dict`. Raises TypeError for an unknown or missing field."""
-        return cls(**data)

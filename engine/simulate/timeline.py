@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from engine.schedule.ir import NO_OP, OpKind, Schedule
 from engine.schedule.scenario import Scenario
-from engine.schedule.timing import Timing
+from engine.schedule.search import Built
+from engine.schedule.timing import Jitter, Timing, time_ops
 from engine.simulate.spans import Span
 
 Floats = NDArray[np.float64]
@@ -17,21 +18,13 @@ NO_GAP = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
-    """Start and end of every op and transfer of a Schedule, in the scenario's time unit; NaN elsewhere.
+class Timeline(Timing):
+    """A Schedule and its timing on a scenario. Transfers arrive `hop_delay[hop]` after their end.
 
-    op_start, op_end : as `schedule.ops`, shape (pipelines, stages, longest).
-    transfer_start, transfer_end : shape (2, L − 1, pipelines, microbatches); [0, v] the activations that
-        cross edge v of the traversal (without chunks: hop v → v+1), [1, v] the gradients that cross it back.
-        They arrive `hop_delay[hop]` after their end.
     hop_delay, hop_is_wan : of each hop, shape (stages,), the last one from the last stage to the first.
     """
 
     schedule: Schedule
-    op_start: Floats
-    op_end: Floats
-    transfer_start: Floats
-    transfer_end: Floats
     hop_delay: Floats
     hop_is_wan: NDArray[np.bool_]
     lan_is_free: bool
@@ -49,11 +42,6 @@ class Timeline:
             hop_is_wan=scenario.hop_is_wan,
             lan_is_free=not any(link.latency or link.transfer for link in scenario.lan_links),
         )
-
-    @property
-    def makespan(self) -> float:
-        """End of the last op."""
-        return float(np.nanmax(self.op_end))
 
     def busy(self) -> Floats:
         """Time in which each GPU runs an op, shape (pipelines, stages)."""
@@ -134,3 +122,22 @@ class Timeline:
                 end=end,
                 arrives=end + float(self.hop_delay[hop]),
             )
+
+
+def timeline_of(scenario: Scenario, built: Built) -> Timeline:
+    """The timeline of what a policy built for `scenario`, timed unless it was timed to be chosen."""
+    timing = built.timing or time_ops(scenario, built.schedule)
+    return Timeline.of(scenario, built.schedule, timing)
+
+
+def time_schedule(scenario: Scenario, schedule: Schedule, jitter: Jitter | None = None) -> Timeline:
+    """Return when each op and transfer of `schedule` runs, each as early as its order allows.
+
+    Raises
+    ------
+    ValueError
+        The schedule is for another shape of cell than the scenario.
+    DeadlockError
+        Ops wait for each other; the message is a grid of the orders that marks the next op of each GPU.
+    """
+    return Timeline.of(scenario, schedule, time_ops(scenario, schedule, jitter))

@@ -41,7 +41,7 @@ def test_each_rule_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return time_ops(scenario, schedule, *jitter)
 
     monkeypatch.setattr("engine.schedule.timing.time_ops", counted)
-    monkeypatch.setattr("engine.simulate.timing.time_ops", counted)
+    monkeypatch.setattr("engine.simulate.timeline.time_ops", counted)
     best = simulate(parse(Scenario, {**TESTBED, "contention": "best"}))
     assert len(timed) == len(RULES)
     assert best.timeline is not None

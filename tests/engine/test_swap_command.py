@@ -70,7 +70,7 @@ def test_the_answer_has_the_fields_of_the_contract_and_its_figures_agree() -> No
     assert output["seconds_per_minibatch_gpu"] == pytest.approx(18)
     assert output["cut_bytes"] == 10
     assert {row["policy"] for row in output["compare"]} == {"gpipe", "pipedream", "zero-offload"}
-    spans = [Span.from_dict(span) for span in output["spans"]]
+    spans = [Span(**span) for span in output["spans"]]
     assert sum(span.end - span.start for span in spans if span.op in ("F", "B")) == pytest.approx(54)
     assert sum(span.op == "load" for span in spans) == output["loads_per_step"]
 
