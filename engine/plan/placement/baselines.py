@@ -3,6 +3,8 @@
 (The authors' random baseline is neither matched nor ordered, which makes any search look better than it is.)
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,35 +48,41 @@ def plain_genetic(problem: Problem, seed: int, evaluations: int = GENERATIONS) -
     A child comes from two random parents: a random number of devices of the one are swapped into the groups
     that they have in the other. The child replaces the worst if it is better.
     """
-    search = PartitionSearch(problem=problem, seed=seed, limit=evaluations)
-    population = [search.shuffled() for _ in range(POPULATION)]
-    costs = np.array([search.score(members) for members in population])
-    while not search.is_over:
-        one, other = search.draw(POPULATION), search.draw(POPULATION)
-        child = random_swap(search, population[one], population[other])
-        cost = search.score(child)
-        worst = int(costs.argmax())
-        if cost < costs[worst]:
-            population[worst], costs[worst] = child, cost
-    return search
+
+    def child_of(search: PartitionSearch, one: Ints, other: Ints) -> tuple[Ints, float]:
+        child = random_swap(search, one, other)
+        return child, search.score(child)
+
+    return _evolved(PartitionSearch(problem=problem, seed=seed, limit=evaluations), child_of)
 
 
-def published_search(problem: Problem, seed: int, evaluations: int = GENERATIONS) -> PartitionSearch:
+def published_search(problem: Problem, seed: int) -> PartitionSearch:
     """The paper's hybrid genetic algorithm as its §3.4 describes it, from random partitions.
 
     A child comes from swaps between two parents and the circular local search by the paper's gain (each
     circle is an evaluation). It replaces the worst of the population if it is better.
     """
-    search = PartitionSearch(problem=problem, seed=seed, limit=evaluations)
+
+    def child_of(search: PartitionSearch, one: Ints, other: Ints) -> tuple[Ints, float]:
+        search.score(crossover(search, one, other))
+        search.circles(problem.stages)
+        return search.state.members.copy(), search.cost_s
+
+    return _evolved(PartitionSearch(problem=problem, seed=seed, limit=GENERATIONS), child_of)
+
+
+def _evolved(
+    search: PartitionSearch, child_of: Callable[[PartitionSearch, Ints, Ints], tuple[Ints, float]]
+) -> PartitionSearch:
+    """`search` after its evaluations; a child of two random parents replaces the worst if it is better."""
     population = [search.shuffled() for _ in range(POPULATION)]
     costs = np.array([search.score(members) for members in population])
     while not search.is_over:
         one, other = search.draw(POPULATION), search.draw(POPULATION)
-        search.score(crossover(search, population[one], population[other]))
-        search.circles(problem.stages)
+        child, cost = child_of(search, population[one], population[other])
         worst = int(costs.argmax())
-        if search.cost_s < costs[worst]:
-            population[worst], costs[worst] = search.state.members.copy(), search.cost_s
+        if cost < costs[worst]:
+            population[worst], costs[worst] = child, cost
     return search
 
 

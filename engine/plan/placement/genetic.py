@@ -18,30 +18,17 @@ from engine.plan.placement.starts import structured
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How the evaluations are spent.
-
-    downhill, generations : shares of the evaluations for the first descent and for the genetic algorithm.
-    population : size of the population.
-    descent : evaluations of the descent that follows the local search of each child, per group.
-    legs : annealing runs, each from the best partition so far; more follow, to most_legs, if bounds rule so
-        much out that evaluations remain.
-    hot, cold : cost that a swap may add at the first and last step of these, as a share of the mean cost of a
-        stage (a swap changes the links of few stages).
-    """
-
-    downhill: float = 0.1
-    generations: float = 0.2
-    population: int = 12
-    descent: int = 30
-    legs: int = 2
-    most_legs: int = 6
-    hot: float = 0.04
-    cold: float = 0.0012
-
-
-DEFAULT = Settings()
+# How the evaluations are spent: shares of them for the first descent and for the genetic algorithm.
+DOWNHILL, GENERATIONS = 0.1, 0.2
+POPULATION = 12
+# Evaluations of the descent that follows the local search of each child, per group.
+DESCENT = 30
+# Annealing runs, each from the best partition so far; more follow, up to the most, if bounds rule so much out
+# that evaluations remain.
+LEGS, MOST_LEGS = 2, 6
+# Cost that a swap may add at the first and last step of these, as a share of the mean cost of a stage (a swap
+# changes the links of few stages).
+HOT, COLD = 0.04, 0.0012
 LONGEST_BATCH = 512
 READ_AT_ONCE = 2e7
 
@@ -54,19 +41,19 @@ class Member:
     cost_s: float
 
 
-def evolve(search: PartitionSearch, settings: Settings = DEFAULT) -> tuple[Start, ...]:
+def evolve(search: PartitionSearch) -> tuple[Start, ...]:
     """Searches until a limit is reached; returns the costs of the structured starts. The best is in the
     search's book.
     """
     starts = score_starts(search)
     if search.problem.replicas > 1 and search.problem.stages > 1:
-        _anneal_best(search, int(settings.downhill * search.limit), 0.0, 0.0)
+        _anneal_best(search, int(DOWNHILL * search.limit), 0.0, 0.0)
         population = [Member(members=members, cost_s=start.cost_s) for start, members in starts]
-        _generations(search, settings, population)
-        for leg in range(settings.most_legs):
+        _generations(search, population)
+        for leg in range(MOST_LEGS):
             stage_s = search.best_s / search.problem.stages
-            share = max(1, settings.legs - leg)
-            _anneal_best(search, search.left // share, settings.hot * stage_s, settings.cold * stage_s)
+            share = max(1, LEGS - leg)
+            _anneal_best(search, search.left // share, HOT * stage_s, COLD * stage_s)
     return tuple(start for start, _ in starts)
 
 
@@ -80,22 +67,22 @@ def score_starts(search: PartitionSearch) -> list[tuple[Start, Ints]]:
     return scored
 
 
-def _generations(search: PartitionSearch, settings: Settings, population: list[Member]) -> None:
+def _generations(search: PartitionSearch, population: list[Member]) -> None:
     population.append(Member(members=search.book.members.copy(), cost_s=search.best_s))
-    last = search.spent + int(settings.generations * search.limit)
-    while len(population) < settings.population and search.spent < last and not search.is_over:
+    last = search.spent + int(GENERATIONS * search.limit)
+    while len(population) < POPULATION and search.spent < last and not search.is_over:
         members = search.shuffled()
         population.append(Member(members=members, cost_s=search.score(members, exact=False)))
     while search.spent < last and not search.is_over:
-        _generation(search, settings, population)
+        _generation(search, population)
 
 
-def _generation(search: PartitionSearch, settings: Settings, population: list[Member]) -> None:
+def _generation(search: PartitionSearch, population: list[Member]) -> None:
     one, other = (population[search.draw(len(population))] for _ in range(2))
     search.score(crossover(search, one.members, other.members), exact=False)
     groups = search.problem.stages
     search.circles(groups)
-    _anneal_in_batches(search, settings.descent * groups, 0.0, 0.0)
+    _anneal_in_batches(search, DESCENT * groups, 0.0, 0.0)
     worst = max(range(len(population)), key=lambda i: population[i].cost_s)
     known = any(member.cost_s == search.cost_s for member in population)
     if search.cost_s < population[worst].cost_s and not known:
