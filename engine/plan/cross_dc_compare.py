@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from engine.cluster.cluster import Cluster
@@ -243,7 +243,7 @@ class _Comparison:
         planned = job_of(plan, self._cluster)
         spreads = planned.spreads((self._cluster.datacenters[0].gpu,) * planned.partitions)
         self._spreads = [_Spread(request, self._cluster, each) for each in spreads]
-        self._points: dict[tuple[float, float], Point | Infeasible] = {}
+        self._point = cache(self._compared)
 
     def result(self) -> CrossDcResult:
         """All points, then the crossovers along every row and column of them; the reason if nothing fits."""
@@ -281,12 +281,6 @@ class _Comparison:
             crossovers=crossovers,
             reason=reason,
         )
-
-    def _point(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
-        key = bandwidth_gbps, latency_ms
-        if key not in self._points:
-            self._points[key] = self._compared(bandwidth_gbps, latency_ms)
-        return self._points[key]
 
     def _compared(self, bandwidth_gbps: float, latency_ms: float) -> Point | Infeasible:
         wan = Boundary(bytes_per_s=bandwidth_gbps * 1e9 / 8, latency_s=latency_ms / 1e3)

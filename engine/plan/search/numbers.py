@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -39,19 +40,17 @@ class Numbers:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._capacities: dict[int, tuple[int, ...]] = {}
-        self._bounds: dict[int, float] = {}
+        self.capacities = cache(self._capacities)
+        self._bound_over = cache(self._least_over)
         self.step = problem.job.step_of_cells
         most = self._most(most_dp_cells(problem.request, problem.job)) // self.step
         self.is_sampled = most > MOST_EXACT
         steps = _evenly(most, SAMPLED) if self.is_sampled else range(1, most + 1)
         self.all = [self.step * n for n in steps]
 
-    def capacities(self, number: int) -> tuple[int, ...]:
-        """Stages that each data centre holds."""
-        if number not in self._capacities:
-            self._capacities[number] = self.problem.capacities(number * self.problem.job.cell_pipelines)
-        return self._capacities[number]
+    def _capacities(self, number: int) -> tuple[int, ...]:
+        """Stages that each data centre holds of so many DP-cells."""
+        return self.problem.capacities(number * self.problem.job.cell_pipelines)
 
     def grown(self, number: int, route: Route, split: Split) -> int:
         """`number`, or, if D is sampled and more are better, the largest D with room for this route and
@@ -92,10 +91,7 @@ class Numbers:
         """The bound of a cell on the fastest GPUs over the best link, in the fewest data centres that hold
         it.
         """
-        hops = _fewest(capacities, self.problem.job.partitions) - 1
-        if hops not in self._bounds:
-            self._bounds[hops] = self._least_over(hops)
-        return self._bounds[hops]
+        return self._bound_over(_fewest(capacities, self.problem.job.partitions) - 1)
 
     def _least_over(self, hops: int) -> float:
         """The same over `hops` hops; counted as in `bound`."""
@@ -151,10 +147,7 @@ class Numbers:
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
-            fits = (
-                sum(self.problem.capacities(middle * self.problem.job.cell_pipelines))
-                >= self.problem.job.partitions
-            )
+            fits = sum(self._capacities(middle)) >= self.problem.job.partitions
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
