@@ -142,7 +142,7 @@ def _scenario(
     times = _times(job, gpus)
     return Scenario(
         stages=job.partitions,
-        dc_of_stage=_dc_of_stage(request, partitions),
+        dc_of_stage=[request.index_of[part.dc] for part in partitions for _ in range(part.stages)],
         pipelines=job.cell_pipelines,
         microbatches=job.microbatches,
         times=times,
@@ -205,10 +205,6 @@ def _lan(
         return first
     most = max(request.index_of[name] for name in links)
     return [links.get(name, first) for name in request.names[: most + 1]]
-
-
-def _dc_of_stage(request: PlanRequest, partitions: Sequence[Partition]) -> list[int]:
-    return [request.index_of[part.dc] for part in partitions for _ in range(part.stages)]
 
 
 def _times(job: Job, gpus: tuple[Gpu, ...]) -> Times:

@@ -14,7 +14,8 @@ def priced(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -> 
     """`option`, which has its times, with egress and costs."""
     assert option.iteration_ms is not None
     per_hop_gb = egress_gb_per_hop(job, option)
-    prices = [cluster.links[ends].egress_price_per_gb for ends in _hops(option)]
+    hops = itertools.pairwise(option.order)
+    prices = [cluster.links[frozenset(ends)].egress_price_per_gb for ends in hops]
     hours = option.iteration_ms / 3.6e6
     cost = hours * _dollars_per_hour(request, cluster, option) + (per_hop_gb or 0.0) * sum(prices)
     tied_gb = None
@@ -51,11 +52,6 @@ def _egress_gb(
     if per_hop_gb is None:
         return None
     return per_hop_gb * hops + (tied_gb or 0.0 if request.method == "search" else 0.0)
-
-
-def _hops(option: Option) -> list[frozenset[str]]:
-    names = [part.dc for part in option.partitions]
-    return [frozenset(pair) for pair in itertools.pairwise(names)]
 
 
 def _dollars_per_hour(request: PlanRequest, cluster: Cluster, option: Option) -> float:

@@ -115,13 +115,10 @@ def default_variants(request: PlanRequest) -> list[tuple[int, Recompute | None]]
     """The plan as it is, with larger batches, and with each other recomputation that the job can have."""
     job = request.job
     other = job.model is not None and job.layer_profiles is None and job.measured is None
-    modes = [mode for mode in MODES if mode != job.recompute and not _is_none(mode, request)] if other else []
+    # Selective recomputation repeats nothing where attention's core stores nothing.
+    same = {job.recompute, "selective"} if job.fused_attention else {job.recompute}
+    modes = [mode for mode in MODES if mode not in same] if other else []
     return [(1, None), *((factor, None) for factor in LARGER_BATCHES), *((1, mode) for mode in modes)]
-
-
-def _is_none(mode: Recompute, request: PlanRequest) -> bool:
-    """Whether selective recomputation repeats nothing, as attention's core stores nothing."""
-    return mode == "selective" and request.job.fused_attention
 
 
 def compare_plan(

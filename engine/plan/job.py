@@ -252,9 +252,9 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
     """
     given = request.job
     layout = layout or given.layouts[0]
-    if given.layer_profiles is not None:
-        return _profiled_job(request, cluster, layout, given.layer_profiles)
     try:
+        if given.layer_profiles is not None:
+            return _profiled_job(request, cluster, layout, given.layer_profiles)
         model = None if given.model is None else shape_of(given.model, layout.partitions)
         if model is not None and layout.layers is not None and sum(layout.layers) != model.layers:
             allowed = f"must add up to the model's {model.layers} layers"
@@ -311,11 +311,8 @@ def _balance(request: PlanRequest, layout: Layout, model: Transformer) -> Balanc
 
 def _profiled_job(request: PlanRequest, cluster: Cluster, layout: Layout, given: LayerProfilesInput) -> Job:
     """The job of a layer profile; its slowest stage sets the pace."""
-    try:
-        profiled = ProfiledJob.of(request.job, layout, given, types_of(request, cluster))
-        profiles = _slowest(profiled.stages, request, cluster)
-    except InputError as error:
-        raise InputError(f"job.{error.field}", error.value, error.allowed) from None
+    profiled = ProfiledJob.of(request.job, layout, given, types_of(request, cluster))
+    profiles = _slowest(profiled.stages, request, cluster)
     beat = max(profiles, key=lambda profile: profile.forward_s)
     slowest_link = min((link.bytes_per_s for link in cluster.links.values()), default=math.inf)
     comm_to_compute = profiled.activation_bytes / slowest_link / beat.forward_s

@@ -289,12 +289,9 @@ class Balance:
 
     def _bytes(self, name: str, of: Callable[[StageMemory], float]) -> Linear:
         if ("", name) not in self._linear:
-            self._linear["", name] = self._line(of)
+            one, two = (self.stages_with((n,) * self.stages).memory or () for n in (1, 2))
+            self._linear["", name] = _through(list(map(of, one)), list(map(of, two)))
         return self._linear["", name]
-
-    def _line(self, of: Callable[[StageMemory], float]) -> Linear:
-        one, two = (self.stages_with((n,) * self.stages).memory or () for n in (1, 2))
-        return _through(list(map(of, one)), list(map(of, two)))
 
 
 def _through(one: Sequence[float], two: Sequence[float]) -> Linear:

@@ -172,7 +172,7 @@ class Stages:
         memory = self.memory_on(gpu)
         if memory is None or max(self.in_flight_on(gpu, 1)) >= 1:
             return None
-        least = min(range(len(memory)), key=lambda stage: _least_bytes(memory[stage]))
+        least = min(range(len(memory)), key=lambda stage: memory[stage].total_bytes(1))
         return _too_large(least, memory[least], gpu)
 
 
@@ -387,7 +387,7 @@ def _in_network(gpu: Gpu, layout: Layout) -> Machine:
 
 
 def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
-    needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB per GPU for one microbatch"
+    needed = f"stage {stage} needs {memory.total_bytes(1) / GB:.1f} GB per GPU for one microbatch"
     if memory.serving_bytes:
         needed += f" with {memory.serving_bytes / GB:.1f} GB reserved for prefill"
     return f"{needed}{of_margin(gpu)}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
@@ -396,7 +396,3 @@ def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
 def of_margin(gpu: Gpu) -> str:
     """What a reason says of the margin that `gpu` is to keep free."""
     return f" and {100 * gpu.margin:g} % of that free" if gpu.margin else ""
-
-
-def _least_bytes(memory: StageMemory) -> float:
-    return memory.total_bytes(1)

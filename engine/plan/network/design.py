@@ -105,8 +105,8 @@ def fabric_pair(request: NetworkRequest, hb_domain: int) -> FabricPair:
         rail_only=rails,
         cost_saving=_saving(rails.cost_usd, full.cost_usd),
         power_saving=_saving(rails.power_w, full.power_w),
-        spares=_spares(request, full, rails) if request.spare_switches else None,
-        outages=_outages(request, full, rails),
+        spares=_spares(request, full, rails, prices) if request.spare_switches else None,
+        outages=_outages(request, full, rails, prices),
     )
 
 
@@ -114,8 +114,8 @@ def _saving(cost: float, whole: float) -> float | None:
     return 1 - cost / whole if whole else None
 
 
-def _spares(request: NetworkRequest, full: Fabric, rails: Fabric) -> Spares:
-    prices, radix = Prices(**request.prices.model_dump()), request.switch_radix
+def _spares(request: NetworkRequest, full: Fabric, rails: Fabric, prices: Prices) -> Spares:
+    radix = request.switch_radix
     spared = with_spares(rails, request.spare_switches, radix, prices)
     return Spares(
         switches=request.spare_switches,
@@ -126,11 +126,10 @@ def _spares(request: NetworkRequest, full: Fabric, rails: Fabric) -> Spares:
     )
 
 
-def _outages(request: NetworkRequest, full: Fabric, rails: Fabric) -> FabricOutages | None:
+def _outages(request: NetworkRequest, full: Fabric, rails: Fabric, prices: Prices) -> FabricOutages | None:
     if request.transceiver_failures is None:
         return None
     rule = TransceiverFailures(**request.transceiver_failures.model_dump())
-    prices = Prices(**request.prices.model_dump())
     return FabricOutages(
         rail_optimised=outages(full, request.gpus, rule, prices),
         rail_only=outages(rails, request.gpus, rule, prices),

@@ -27,7 +27,6 @@ PCIE3_GB_S = 15.75
 class Device:
     """A GPU as a swap plan sees it."""
 
-    label: str
     memory_bytes: float
     flops_per_s: float | None
     host_bytes_per_s: float
@@ -63,7 +62,6 @@ def device_of(given: GpuInput, request: SwapRequest) -> Device:
         assert known is not None  # the document's own check
         memory = known.memory_bytes
     return Device(
-        label=given.name or "as given",
         memory_bytes=memory,
         flops_per_s=flops,
         host_bytes_per_s=host_gb_s * 1e9,
@@ -151,7 +149,7 @@ def _planned(request: SwapRequest, given: GpuInput) -> SwapResult:
         return result
     assert cuts.accumulation is not None  # a result with cuts has one
     subs = sub_models(chain.layers, cuts.firsts)
-    machine = _machine(request, device, result, cuts.accumulation)
+    machine = _machine(request, result, cuts.accumulation)
     return replace(
         result,
         subs=subs,
@@ -173,10 +171,10 @@ def _room(request: SwapRequest, device: Device, chain: Chain) -> Room:
     )
 
 
-def _machine(request: SwapRequest, device: Device, result: SwapResult, accumulation: int) -> Machine:
+def _machine(request: SwapRequest, result: SwapResult, accumulation: int) -> Machine:
     return Machine(
         accumulation=accumulation,
-        gradients_out_bytes_per_s=device.host_bytes_per_s if request.gradients == "host" else None,
+        gradients_out_bytes_per_s=result.host_bytes_per_s if request.gradients == "host" else None,
         # ATOM's printed constraint does not require room for a second sub-model
         room_bytes=result.capacity_bytes - result.reserved_bytes if request.resident == 2 else None,
     )
@@ -185,8 +183,7 @@ def _machine(request: SwapRequest, device: Device, result: SwapResult, accumulat
 def _compared(request: SwapRequest, result: SwapResult) -> list[Comparison]:
     """The naive order at the plan's sub-models, one mini-batch at a time, and the requested pipelines."""
     assert result.step is not None
-    device = device_of(request.gpu, request)
-    machine = _machine(request, device, result, 1)
+    machine = _machine(request, result, 1)
     rows = [naive(steady_step(result.subs, naive_order(len(result.subs)), machine), result.step)]
     if request.compare is None:
         return rows
@@ -211,10 +208,10 @@ def _fleet(request: SwapRequest, result: SwapResult) -> SwapResult:
         planned = _planned(request, kind.gpu)
         if planned.reason or planned.step is None:
             return replace(result, reason=result.reason or f"workers[{i}]: {planned.reason}")
-        workers.append(_worker(planned, device_of(kind.gpu, request).label, kind.count))
+        workers.append(_worker(planned, kind.gpu, kind.count))
     if kinds is None:
         count = request.workers if isinstance(request.workers, int) else 1
-        workers.append(_worker(result, device_of(request.gpu, request).label, count))
+        workers.append(_worker(result, request.gpu, count))
     payload = gradient_bytes(request, result)
     return replace(
         result,
@@ -228,11 +225,11 @@ def _fleet(request: SwapRequest, result: SwapResult) -> SwapResult:
     )
 
 
-def _worker(planned: SwapResult, label: str, count: int) -> Worker:
+def _worker(planned: SwapResult, gpu: GpuInput, count: int) -> Worker:
     assert planned.step is not None
     assert planned.accumulation is not None
     return Worker(
-        label=label,
+        label=gpu.name or "as given",
         count=count,
         accumulation=planned.accumulation,
         step_s=planned.step.step_s,

@@ -180,13 +180,11 @@ class SwapRequest(Document):
         return self.model.layers if isinstance(self.model, LayersInput) else self.layers
 
     def _of_a_model(self) -> None:
-        for i, kind in enumerate([self.gpu, *self._other_gpus()]):
+        others = [kind.gpu for kind in self.workers] if isinstance(self.workers, list) else []
+        for i, kind in enumerate([self.gpu, *others]):
             if kind.name is None and kind.tflops is None:
                 field = "gpu.tflops" if i == 0 else f"workers[{i - 1}].gpu.tflops"
                 raise InputError(field, None, "required for a model's times if the GPU has no name")
-
-    def _other_gpus(self) -> list[GpuInput]:
-        return [item.gpu for item in self.workers] if isinstance(self.workers, list) else []
 
     def _of_layers(self, layers: list[LayerInput]) -> None:
         for name in ("micro_batch", "dtype_bytes", "mfu", "recompute", "block_gap_s"):

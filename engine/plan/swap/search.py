@@ -61,7 +61,8 @@ def too_large(chain: Chain, room: Room, accumulation: int) -> str | None:
     """Why no partition fits into the memory, or None if one does."""
     free = room.capacity_bytes - room.reserved_bytes(accumulation)
     if free <= 0:
-        return f"{_what_stays(room, accumulation)}: the GPU has {_size(room.capacity_bytes)}"
+        stays = f"{_size(room.reserved_bytes(accumulation))} ({_taken(room, accumulation)})"
+        return f"what stays on the device takes {stays}: the GPU has {_size(room.capacity_bytes)}"
     memory = [layer.memory_bytes for layer in chain.layers]
     largest = max(range(len(memory)), key=memory.__getitem__)
     left = "" if free == room.capacity_bytes else f" left by what stays there ({_taken(room, accumulation)})"
@@ -111,11 +112,6 @@ def _stalling(chain: Chain, room: Room, accumulation: int) -> Cuts:
     remedy = f"the smallest that does is {enough.accumulation}" if enough.firsts else "none does"
     reason = f"accumulation {accumulation} does not cover loading with running: {remedy}"
     return Cuts(accumulation=accumulation, firsts=firsts, reason=reason)
-
-
-def _what_stays(room: Room, accumulation: int) -> str:
-    size = _size(room.reserved_bytes(accumulation))
-    return f"what stays on the device takes {size} ({_taken(room, accumulation)})"
 
 
 def _taken(room: Room, accumulation: int) -> str:
