@@ -1,5 +1,6 @@
 """Numbers of DP-cells: those to try, and a bound on each before its routes are known."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -144,12 +145,10 @@ class Numbers:
 
     def _most(self, limit: int) -> int:
         """The largest D with room for every stage, by bisection: if D fits, so does D − 1."""
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = sum(self._capacities(middle)) >= self.problem.job.partitions
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        stages = self.problem.job.partitions
+        return bisect_left(
+            range(1, limit + 1), True, key=lambda number: sum(self._capacities(number)) < stages
+        )
 
 
 def _fewest(capacities: Sequence[int], stages: int) -> int:

@@ -5,6 +5,7 @@ and when they reach the global batch the workers all-reduce (ATOM §III-E).
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,10 +90,8 @@ def seconds_to_fill(workers: Sequence[Worker], batch: int) -> float:
 
     def first_step(worker: Worker) -> float:
         """The end of the first step of `worker` by which the batch is full."""
-        low, high = 0, math.ceil(batch / (worker.count * worker.accumulation))
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if done(middle * worker.step_s) >= batch else (middle, high)
-        return high * worker.step_s
+        alone = math.ceil(batch / (worker.count * worker.accumulation))
+        steps = bisect_left(range(alone), True, lo=1, key=lambda n: done(n * worker.step_s) >= batch)
+        return steps * worker.step_s
 
     return min(first_step(worker) for worker in workers)

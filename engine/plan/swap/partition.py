@@ -13,6 +13,7 @@ layer back. All quantities are sums of non-negative terms. Hence the sub-models 
 one interval of layers, and the best of them is a range minimum: O(l² log l) for l layers.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,11 +86,13 @@ def smallest_accumulation(chain: Chain, constraints: Constraints) -> int | None:
     enough = 1
     while not _exists(chain, constraints, min(enough, MOST_ACCUMULATION)):
         enough *= 2
-    low, high = enough // 2, min(enough, MOST_ACCUMULATION)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _exists(chain, constraints, middle) else (middle, high)
-    return high
+    return bisect_left(
+        range(MOST_ACCUMULATION),
+        True,
+        lo=enough // 2 + 1,
+        hi=min(enough, MOST_ACCUMULATION),
+        key=lambda accumulation: _exists(chain, constraints, accumulation),
+    )
 
 
 def _exists(chain: Chain, constraints: Constraints, accumulation: int) -> bool:

@@ -4,6 +4,8 @@ Dynamic programmes over the stages, from the last one back, with all pairs of en
 O(stages · l²) for l layers.
 """
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,12 +38,13 @@ class StageCuts:
         beat_s = self._shortest_beat(hop_s) * (1 + ROUNDING)
         usable = hop_s <= beat_s
         least = self._cut_bytes(usable, beat_s)[self.stages, 0]
-        low, high = 0, int(np.searchsorted(self.lengths_s, beat_s, "right")) - 1
-        while low < high:
-            middle = (low + high) // 2
-            enough = self._cut_bytes(usable, self._longest(middle))[self.stages, 0] == least
-            low, high = (low, middle) if enough else (middle + 1, high)
-        return self._earliest(usable, self._longest(low))
+
+        def is_enough(length: int) -> bool:
+            """Whether no stage longer than this length is needed for the least cut bytes."""
+            return bool(self._cut_bytes(usable, self._longest(length))[self.stages, 0] == least)
+
+        most = int(np.searchsorted(self.lengths_s, beat_s, "right")) - 1
+        return self._earliest(usable, self._longest(bisect_left(range(most), True, key=is_enough)))
 
     def _longest(self, index: int) -> float:
         return float(self.lengths_s[index]) * (1 + ROUNDING)
