@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.site.house import rows
 from webapp.accounts.models import Membership, Role, Team
+from webapp.accounts.selectors import team_roles
 
 
 def test_who_makes_a_team_is_its_admin(house: Any) -> None:
@@ -32,3 +33,24 @@ def test_an_admin_renames_his_own_team_alone(house: Any) -> None:
 def test_the_list_counts_what_a_team_has(house: Any) -> None:
     row = house.client("admin").get("/teams/").context["table"].rows[0].record
     assert (row.name, row.member_count, row.admin_count, row.invitation_count) == ("Research", 5, 1, 0)
+
+
+def test_the_side_bar_names_the_first_teams_that_one_reads(
+    house: Any, django_assert_num_queries: Any
+) -> None:
+    user = house.users["viewer"]
+    roles = {"Sea": Role.VIEWER, "Bay": Role.OPERATOR, "Air": Role.TENANT, "Zoo": Role.ADMIN}
+    teams = Team.objects.bulk_create(Team(name=name) for name in roles)
+    Membership.objects.bulk_create(Membership(user=user, team=t, role=roles[t.name]) for t in teams)
+    assert (
+        "Team Bay, Research, Sea and 1 more"
+        in house.client("viewer").get("/account/password/").content.decode()
+    )
+    with django_assert_num_queries(1):
+        assert team_roles(user)[0] == ("Air", Role.TENANT)
+    user.is_superuser = True
+    user.save()
+    assert (
+        "Team Air, Bay, Others and 3 more"
+        in house.client("viewer").get("/account/password/").content.decode()
+    )

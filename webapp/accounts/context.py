@@ -8,7 +8,8 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
+from webapp.accounts.models import OPERATORS, READERS, Role, Team
+from webapp.accounts.selectors import TeamRole, team_roles
 from webapp.common import broker
 from webapp.common.counts import counts_of
 from webapp.common.navigation import Entry, entries_for
@@ -37,26 +38,31 @@ def _site(request: HttpRequest) -> dict[str, Any]:
             "broker": None,
             "demo": settings.DEMO,
         }
-    own_roles = getattr(request, "roles", None)  # by ReadersMiddleware; a page of an error may come before it
-    roles = list(
-        Membership.objects.filter(user=user).values_list("role", flat=True)
-        if own_roles is None
-        else own_roles.values()
-    )
-    visible = Team.objects.visible_to(user)
-    read = visible.count() if user.is_superuser else sum(role in READERS for role in roles)
+    own = getattr(request, "team_roles", None)  # by ReadersMiddleware; a page of an error may come before it
+    own = team_roles(user) if own is None else own
+    roles = [role for _, role in own]
+    teams, count = _teams_read(user, own)
     highest = Role.ADMIN if user.is_superuser else next((role for role in RANKED if role in roles), None)
     return {
         "nav": _navigation(request, user, [Role.ADMIN] if user.is_superuser else roles),
-        "teams": list(visible.values_list("name", flat=True)[:NAMED_TEAMS]),
-        "more_teams": max(0, read - NAMED_TEAMS),
+        "teams": teams,
+        "more_teams": max(0, count - NAMED_TEAMS),
         "role": highest.label if highest else "",
-        "reads": bool(read),
+        "reads": bool(count),
         "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
         "broker": broker.health(),
         "account_url": reverse(ACCOUNT.address),
         "demo": settings.DEMO,
     }
+
+
+def _teams_read(user: Any, own: Sequence[TeamRole]) -> tuple[list[str], int]:
+    """The names of the first teams that `user` reads, and how many there are."""
+    if user.is_superuser:
+        every = Team.objects.values_list("name", flat=True)
+        return list(every[:NAMED_TEAMS]), every.count()
+    names = [team for team, role in own if role in READERS]
+    return names[:NAMED_TEAMS], len(names)
 
 
 def entries_of(roles: Sequence[str]) -> list[Entry]:

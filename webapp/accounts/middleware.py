@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 from django.http import Http404, HttpRequest
 from django.utils.deprecation import MiddlewareMixin
 
-from webapp.accounts.models import READERS, Membership
+from webapp.accounts.models import READERS
+from webapp.accounts.selectors import team_roles
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -18,14 +19,14 @@ def for_everyone(view: View) -> View:
 
 
 class ReadersMiddleware(MiddlewareMixin):
-    """Sets `request.roles` ({team id: role}) and hides the pages of readers from everybody else (404)."""
+    """Sets `request.team_roles` and hides the pages of readers from everybody else (404)."""
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
         user = request.user
         if not user.is_authenticated:
             return  # LoginRequiredMiddleware asks for a login where one is wanted
-        roles = dict(Membership.objects.filter(user=user).values_list("team", "role"))
-        request.roles = roles  # type: ignore[attr-defined]
-        reads = user.is_superuser or any(role in READERS for role in roles.values())
+        own = team_roles(user)
+        request.team_roles = own  # type: ignore[attr-defined]
+        reads = user.is_superuser or any(role in READERS for _, role in own)
         if not (reads or getattr(view, "for_everyone", False) or not getattr(view, "login_required", True)):
             raise Http404
