@@ -50,6 +50,16 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'data centre',
                 'ordering': ['name'],
+                'indexes': [
+                    django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'place'), name='datacenter_words'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('team', 'name'), name='datacenter_name_unique', violation_error_message='The team has a data centre of this name already.'),
+                    models.CheckConstraint(condition=models.Q(('intra_gbps__gt', 0)), name='datacenter_intra_positive'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('fabric', 'any-to-any'), ('hb_domain__isnull', True)), models.Q(('fabric__in', ['rail-optimised', 'rail-only']), ('hb_domain__gte', 1), ('hb_domain__isnull', False)), _connector='OR'), name='datacenter_rails_have_domains', violation_error_message='Rails need GPUs per HB domain; without rails leave it empty.'),
+                    models.CheckConstraint(condition=models.Q(('latitude__isnull', True), ('latitude__range', (-90, 90)), _connector='OR'), name='datacenter_latitude_range'),
+                    models.CheckConstraint(condition=models.Q(('longitude__isnull', True), ('longitude__range', (-180, 180)), _connector='OR'), name='datacenter_longitude_range'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -64,6 +74,10 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'GPU pool',
                 'ordering': ['dc__name', 'gpu_type'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('dc', 'gpu_type'), name='gpupool_type_unique', violation_error_message='The data centre has a pool of this GPU type already.'),
+                    models.CheckConstraint(condition=models.Q(('price_per_gpu_hour__gte', 0)), name='gpupool_price_not_negative'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -79,6 +93,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at', '-id'],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('source__in', ['declared', 'probe', 'run'])), name='measurement_source_known'),
+                    models.CheckConstraint(condition=models.Q(('latency_ms__isnull', False), ('bandwidth_gbps__isnull', False), _connector='OR'), name='measurement_says_something', violation_error_message='A measurement has a latency, a bandwidth, or both.'),
+                    models.CheckConstraint(condition=models.Q(('latency_ms__isnull', True), ('latency_ms__gte', 0), _connector='OR'), name='measurement_latency_not_negative'),
+                    models.CheckConstraint(condition=models.Q(('bandwidth_gbps__isnull', True), ('bandwidth_gbps__gt', 0), _connector='OR'), name='measurement_bandwidth_positive'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -109,6 +129,14 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name'],
+                'indexes': [
+                    django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'host'), name='node_words'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('gpus__gte', 1), ('gpus__lte', 1024)), name='node_gpus_range'),
+                    models.CheckConstraint(condition=models.Q(('device__in', ['cpu', 'emulated', 'cuda'])), name='node_device_known'),
+                    models.CheckConstraint(condition=models.Q(('port_from__gte', 1024), ('port_from__lte', models.F('port_to')), ('port_to__lte', 65535)), name='node_ports_range'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -144,6 +172,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-asked_at', '-id'],
+                'indexes': [
+                    models.Index(fields=['source', 'target', '-asked_at'], name='inventory_n_source__baa3e2_idx'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('probe', 'source', 'target'), name='nodeprobe_pair_unique'),
+                    models.CheckConstraint(condition=models.Q(('source', models.F('target')), _negated=True), name='nodeprobe_two_nodes'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -161,6 +196,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-asked_at', '-id'],
+                'indexes': [
+                    models.Index(fields=['asked_by', '-asked_at'], name='inventory_s_asked_b_f38059_idx'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -179,6 +217,13 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'WAN link',
                 'ordering': ['a__name', 'b__name'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('a', 'b'), name='wanlink_pair_unique'),
+                    models.CheckConstraint(condition=models.Q(('a__lt', models.F('b'))), name='wanlink_pair_ordered'),
+                    models.CheckConstraint(condition=models.Q(('latency_ms__gte', 0)), name='wanlink_latency_not_negative'),
+                    models.CheckConstraint(condition=models.Q(('bandwidth_gbps__gt', 0)), name='wanlink_bandwidth_positive'),
+                    models.CheckConstraint(condition=models.Q(('egress_price_per_gb__gte', 0)), name='wanlink_egress_not_negative'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -199,6 +244,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-asked_at', '-id'],
+                'indexes': [
+                    models.Index(fields=['link', '-asked_at'], name='inventory_l_link_id_916cbd_idx'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('source', models.F('target')), _negated=True), name='linktrial_two_nodes'),
+                ],
             },
         ),
         migrations.AddField(
@@ -207,116 +258,8 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='measurements', to='inventory.wanlink'),
         ),
         migrations.AddIndex(
-            model_name='datacenter',
-            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'place'), name='datacenter_words'),
-        ),
-        migrations.AddConstraint(
-            model_name='datacenter',
-            constraint=models.UniqueConstraint(fields=('team', 'name'), name='datacenter_name_unique', violation_error_message='The team has a data centre of this name already.'),
-        ),
-        migrations.AddConstraint(
-            model_name='datacenter',
-            constraint=models.CheckConstraint(condition=models.Q(('intra_gbps__gt', 0)), name='datacenter_intra_positive'),
-        ),
-        migrations.AddConstraint(
-            model_name='datacenter',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('fabric', 'any-to-any'), ('hb_domain__isnull', True)), models.Q(('fabric__in', ['rail-optimised', 'rail-only']), ('hb_domain__gte', 1), ('hb_domain__isnull', False)), _connector='OR'), name='datacenter_rails_have_domains', violation_error_message='Rails need GPUs per HB domain; without rails leave it empty.'),
-        ),
-        migrations.AddConstraint(
-            model_name='datacenter',
-            constraint=models.CheckConstraint(condition=models.Q(('latitude__isnull', True), ('latitude__range', (-90, 90)), _connector='OR'), name='datacenter_latitude_range'),
-        ),
-        migrations.AddConstraint(
-            model_name='datacenter',
-            constraint=models.CheckConstraint(condition=models.Q(('longitude__isnull', True), ('longitude__range', (-180, 180)), _connector='OR'), name='datacenter_longitude_range'),
-        ),
-        migrations.AddConstraint(
-            model_name='gpupool',
-            constraint=models.UniqueConstraint(fields=('dc', 'gpu_type'), name='gpupool_type_unique', violation_error_message='The data centre has a pool of this GPU type already.'),
-        ),
-        migrations.AddConstraint(
-            model_name='gpupool',
-            constraint=models.CheckConstraint(condition=models.Q(('price_per_gpu_hour__gte', 0)), name='gpupool_price_not_negative'),
-        ),
-        migrations.AddIndex(
-            model_name='node',
-            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'host'), name='node_words'),
-        ),
-        migrations.AddConstraint(
-            model_name='node',
-            constraint=models.CheckConstraint(condition=models.Q(('gpus__gte', 1), ('gpus__lte', 1024)), name='node_gpus_range'),
-        ),
-        migrations.AddConstraint(
-            model_name='node',
-            constraint=models.CheckConstraint(condition=models.Q(('device__in', ['cpu', 'emulated', 'cuda'])), name='node_device_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='node',
-            constraint=models.CheckConstraint(condition=models.Q(('port_from__gte', 1024), ('port_from__lte', models.F('port_to')), ('port_to__lte', 65535)), name='node_ports_range'),
-        ),
-        migrations.AddIndex(
-            model_name='nodeprobe',
-            index=models.Index(fields=['source', 'target', '-asked_at'], name='inventory_n_source__baa3e2_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='nodeprobe',
-            constraint=models.UniqueConstraint(fields=('probe', 'source', 'target'), name='nodeprobe_pair_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='nodeprobe',
-            constraint=models.CheckConstraint(condition=models.Q(('source', models.F('target')), _negated=True), name='nodeprobe_two_nodes'),
-        ),
-        migrations.AddIndex(
-            model_name='samplepreview',
-            index=models.Index(fields=['asked_by', '-asked_at'], name='inventory_s_asked_b_f38059_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='wanlink',
-            constraint=models.UniqueConstraint(fields=('a', 'b'), name='wanlink_pair_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='wanlink',
-            constraint=models.CheckConstraint(condition=models.Q(('a__lt', models.F('b'))), name='wanlink_pair_ordered'),
-        ),
-        migrations.AddConstraint(
-            model_name='wanlink',
-            constraint=models.CheckConstraint(condition=models.Q(('latency_ms__gte', 0)), name='wanlink_latency_not_negative'),
-        ),
-        migrations.AddConstraint(
-            model_name='wanlink',
-            constraint=models.CheckConstraint(condition=models.Q(('bandwidth_gbps__gt', 0)), name='wanlink_bandwidth_positive'),
-        ),
-        migrations.AddConstraint(
-            model_name='wanlink',
-            constraint=models.CheckConstraint(condition=models.Q(('egress_price_per_gb__gte', 0)), name='wanlink_egress_not_negative'),
-        ),
-        migrations.AddIndex(
-            model_name='linktrial',
-            index=models.Index(fields=['link', '-asked_at'], name='inventory_l_link_id_916cbd_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='linktrial',
-            constraint=models.CheckConstraint(condition=models.Q(('source', models.F('target')), _negated=True), name='linktrial_two_nodes'),
-        ),
-        migrations.AddIndex(
             model_name='linkmeasurement',
             index=models.Index(fields=['link', '-at'], name='inventory_l_link_id_fd67a3_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='linkmeasurement',
-            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['declared', 'probe', 'run'])), name='measurement_source_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='linkmeasurement',
-            constraint=models.CheckConstraint(condition=models.Q(('latency_ms__isnull', False), ('bandwidth_gbps__isnull', False), _connector='OR'), name='measurement_says_something', violation_error_message='A measurement has a latency, a bandwidth, or both.'),
-        ),
-        migrations.AddConstraint(
-            model_name='linkmeasurement',
-            constraint=models.CheckConstraint(condition=models.Q(('latency_ms__isnull', True), ('latency_ms__gte', 0), _connector='OR'), name='measurement_latency_not_negative'),
-        ),
-        migrations.AddConstraint(
-            model_name='linkmeasurement',
-            constraint=models.CheckConstraint(condition=models.Q(('bandwidth_gbps__isnull', True), ('bandwidth_gbps__gt', 0), _connector='OR'), name='measurement_bandwidth_positive'),
         ),
         migrations.RunSQL(SAME_DC, NOT_SAME_DC),
     ]

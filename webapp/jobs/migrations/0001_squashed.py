@@ -34,6 +34,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at', '-id'],
+                'indexes': [
+                    django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name'), name='job_words'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -84,6 +87,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at', '-id'],
+                'indexes': [
+                    models.Index(fields=['status'], name='jobs_run_status_1b1df4_idx'),
+                    models.Index(fields=['-created_at', '-id'], name='run_newest_first'),
+                    models.Index(fields=['-finished_at'], name='run_ended_last'),
+                    models.Index(condition=models.Q(('moves', True)), fields=['id'], name='run_to_move'),
+                    django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('labels', 'note'), name='run_words'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('job', 'generation'), name='run_generation_unique'),
+                    models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('created_by', 'idempotency_key'), name='run_asked_once'),
+                    models.CheckConstraint(condition=models.Q(('status__in', ['queued', 'starting', 'running', 'stopping', 'succeeded', 'failed', 'cancelled'])), name='run_status_known'),
+                    models.CheckConstraint(condition=models.Q(('desired_state__in', ['running', 'cancelled'])), name='run_desired_known'),
+                    models.CheckConstraint(condition=models.Q(('generation__gte', 1)), name='run_generation_positive'),
+                    models.CheckConstraint(condition=models.Q(('priority__in', [1, 0, -1])), name='run_priority_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('status__in', ('succeeded', 'failed', 'cancelled'))), models.Q(models.Q(('status__in', ('succeeded', 'failed', 'cancelled')), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_finished_iff_terminal'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -109,6 +128,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['run', 'rank'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('run', 'rank'), name='rankstate_rank_unique'),
+                    models.UniqueConstraint(fields=('run', 'node', 'gpu'), name='rankstate_gpu_unique'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['assigned', 'starting', 'ready', 'running', 'finished', 'failed', 'stopped', 'left'])), name='rankstate_state_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -123,6 +147,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['run', 'since'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('run', 'since'), name='pastprediction_key'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -140,6 +167,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['run', '-step', '-id'],
+                'indexes': [
+                    django.contrib.postgres.indexes.HashIndex(fields=['where'], name='runcheckpoint_where'),
+                    models.Index(fields=['run', '-step'], name='runcheckpoint_of_run'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('status__in', ['saved', 'failed', 'torn', 'removed'])), name='runcheckpoint_status_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -155,94 +189,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['run', 'seq'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('run', 'seq'), name='runevent_seq_unique'),
+                    models.CheckConstraint(condition=models.Q(('level__in', ['info', 'warn', 'error'])), name='runevent_level_known'),
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name'), name='job_words'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['status'], name='jobs_run_status_1b1df4_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['-created_at', '-id'], name='run_newest_first'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['-finished_at'], name='run_ended_last'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('moves', True)), fields=['id'], name='run_to_move'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('labels', 'note'), name='run_words'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(fields=('job', 'generation'), name='run_generation_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('created_by', 'idempotency_key'), name='run_asked_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['queued', 'starting', 'running', 'stopping', 'succeeded', 'failed', 'cancelled'])), name='run_status_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('desired_state__in', ['running', 'cancelled'])), name='run_desired_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('generation__gte', 1)), name='run_generation_positive'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('priority__in', [1, 0, -1])), name='run_priority_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('status__in', ('succeeded', 'failed', 'cancelled'))), models.Q(models.Q(('status__in', ('succeeded', 'failed', 'cancelled')), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_finished_iff_terminal'),
-        ),
-        migrations.AddConstraint(
-            model_name='rankstate',
-            constraint=models.UniqueConstraint(fields=('run', 'rank'), name='rankstate_rank_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='rankstate',
-            constraint=models.UniqueConstraint(fields=('run', 'node', 'gpu'), name='rankstate_gpu_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='rankstate',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['assigned', 'starting', 'ready', 'running', 'finished', 'failed', 'stopped', 'left'])), name='rankstate_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='pastprediction',
-            constraint=models.UniqueConstraint(fields=('run', 'since'), name='pastprediction_key'),
-        ),
-        migrations.AddIndex(
-            model_name='runcheckpoint',
-            index=django.contrib.postgres.indexes.HashIndex(fields=['where'], name='runcheckpoint_where'),
-        ),
-        migrations.AddIndex(
-            model_name='runcheckpoint',
-            index=models.Index(fields=['run', '-step'], name='runcheckpoint_of_run'),
-        ),
-        migrations.AddConstraint(
-            model_name='runcheckpoint',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['saved', 'failed', 'torn', 'removed'])), name='runcheckpoint_status_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='runevent',
-            constraint=models.UniqueConstraint(fields=('run', 'seq'), name='runevent_seq_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='runevent',
-            constraint=models.CheckConstraint(condition=models.Q(('level__in', ['info', 'warn', 'error'])), name='runevent_level_known'),
         ),
     ]

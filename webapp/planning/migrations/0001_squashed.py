@@ -36,6 +36,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at', '-id'],
+                'indexes': [
+                    django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'labels', 'note'), name='plan_words'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('team', 'name'), name='plan_name_unique', violation_error_message='The team has a plan of this name already; it may be archived.'),
+                    models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('created_by', 'idempotency_key'), name='plan_asked_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -45,17 +52,5 @@ class Migration(migrations.Migration):
                 ('computation', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='of_plan', to='computations.computation')),
                 ('plan', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='work', to='planning.plan')),
             ],
-        ),
-        migrations.AddIndex(
-            model_name='plan',
-            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'labels', 'note'), name='plan_words'),
-        ),
-        migrations.AddConstraint(
-            model_name='plan',
-            constraint=models.UniqueConstraint(fields=('team', 'name'), name='plan_name_unique', violation_error_message='The team has a plan of this name already; it may be archived.'),
-        ),
-        migrations.AddConstraint(
-            model_name='plan',
-            constraint=models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('created_by', 'idempotency_key'), name='plan_asked_once'),
         ),
     ]

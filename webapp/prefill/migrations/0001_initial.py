@@ -65,6 +65,17 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'tenancies',
                 'ordering': ['-created_at', '-id'],
+                'indexes': [
+                    models.Index(fields=['team', 'status'], name='prefill_ten_team_id_64294b_idx'),
+                    models.Index(fields=['-created_at', '-id'], name='tenancy_newest_first'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('status__in', ['requested', 'active', 'suspended', 'refused', 'withdrawn', 'ended'])), name='tenancy_status_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('status__in', ('active', 'suspended', 'ended')), _negated=True), models.Q(('decided_by__isnull', False), ('ends_at__isnull', False), ('longest_prompt__gte', 1), ('price__isnull', False), ('starts_at__isnull', False), ('tokens_per_min__gte', 1), ('ttft_ms__gte', 1)), _connector='OR'), name='tenancy_granted_has_limits'),
+                    models.CheckConstraint(condition=models.Q(('decided_by__isnull', True), models.Q(('decided_by', models.F('tenant')), _negated=True), _connector='OR'), name='tenancy_not_decided_by_tenant'),
+                    models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='tenancy_ends_after_start'),
+                    models.CheckConstraint(condition=models.Q(('renewal_days__isnull', True), ('status__in', ('active', 'suspended', 'ended')), _connector='OR'), name='tenancy_renewal_of_granted'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -80,6 +91,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at', '-id'],
+                'indexes': [
+                    models.Index(fields=['user', '-at'], name='prefill_not_user_id_9c49a3_idx'),
+                    models.Index(condition=models.Q(('mailed_at', None)), fields=['at'], name='notice_to_mail'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -99,6 +114,9 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'API key',
                 'ordering': ['-created_at', '-id'],
+                'indexes': [
+                    models.Index(fields=['-created_at', '-id'], name='apikey_newest_first'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -111,6 +129,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['dc__name'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('tenancy', 'dc'), name='tenancyplace_unique'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -132,71 +153,16 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at', '-id'],
+                'indexes': [
+                    models.Index(fields=['tenancy', '-at'], name='usageevent_of_tenancy'),
+                    models.Index(fields=['-at', '-id'], name='usageevent_newest_first'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('outcome__in', ['delivered', 'refused', 'aborted'])), name='usageevent_outcome_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('outcome', 'delivered'), ('reason', ''), ('ttft_ms__isnull', False)), models.Q(models.Q(('outcome', 'delivered'), _negated=True), models.Q(('reason', ''), _negated=True)), _connector='OR'), name='usageevent_reason_iff_not_delivered'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('charge', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('prompt_tokens'), '*', models.F('price')), '+', models.Value(500000)), '/', models.Value(1000000))), ('outcome', 'delivered')), models.Q(models.Q(('outcome', 'delivered'), _negated=True), ('charge', 0)), _connector='OR'), name='usageevent_charge_is_price'),
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name='tenancy',
-            index=models.Index(fields=['team', 'status'], name='prefill_ten_team_id_64294b_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='tenancy',
-            index=models.Index(fields=['-created_at', '-id'], name='tenancy_newest_first'),
-        ),
-        migrations.AddConstraint(
-            model_name='tenancy',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['requested', 'active', 'suspended', 'refused', 'withdrawn', 'ended'])), name='tenancy_status_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='tenancy',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status__in', ('active', 'suspended', 'ended')), _negated=True), models.Q(('decided_by__isnull', False), ('ends_at__isnull', False), ('longest_prompt__gte', 1), ('price__isnull', False), ('starts_at__isnull', False), ('tokens_per_min__gte', 1), ('ttft_ms__gte', 1)), _connector='OR'), name='tenancy_granted_has_limits'),
-        ),
-        migrations.AddConstraint(
-            model_name='tenancy',
-            constraint=models.CheckConstraint(condition=models.Q(('decided_by__isnull', True), models.Q(('decided_by', models.F('tenant')), _negated=True), _connector='OR'), name='tenancy_not_decided_by_tenant'),
-        ),
-        migrations.AddConstraint(
-            model_name='tenancy',
-            constraint=models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='tenancy_ends_after_start'),
-        ),
-        migrations.AddConstraint(
-            model_name='tenancy',
-            constraint=models.CheckConstraint(condition=models.Q(('renewal_days__isnull', True), ('status__in', ('active', 'suspended', 'ended')), _connector='OR'), name='tenancy_renewal_of_granted'),
-        ),
-        migrations.AddIndex(
-            model_name='notice',
-            index=models.Index(fields=['user', '-at'], name='prefill_not_user_id_9c49a3_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='notice',
-            index=models.Index(condition=models.Q(('mailed_at', None)), fields=['at'], name='notice_to_mail'),
-        ),
-        migrations.AddIndex(
-            model_name='apikey',
-            index=models.Index(fields=['-created_at', '-id'], name='apikey_newest_first'),
-        ),
-        migrations.AddConstraint(
-            model_name='tenancyplace',
-            constraint=models.UniqueConstraint(fields=('tenancy', 'dc'), name='tenancyplace_unique'),
-        ),
-        migrations.AddIndex(
-            model_name='usageevent',
-            index=models.Index(fields=['tenancy', '-at'], name='usageevent_of_tenancy'),
-        ),
-        migrations.AddIndex(
-            model_name='usageevent',
-            index=models.Index(fields=['-at', '-id'], name='usageevent_newest_first'),
-        ),
-        migrations.AddConstraint(
-            model_name='usageevent',
-            constraint=models.CheckConstraint(condition=models.Q(('outcome__in', ['delivered', 'refused', 'aborted'])), name='usageevent_outcome_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='usageevent',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('outcome', 'delivered'), ('reason', ''), ('ttft_ms__isnull', False)), models.Q(models.Q(('outcome', 'delivered'), _negated=True), models.Q(('reason', ''), _negated=True)), _connector='OR'), name='usageevent_reason_iff_not_delivered'),
-        ),
-        migrations.AddConstraint(
-            model_name='usageevent',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('charge', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('prompt_tokens'), '*', models.F('price')), '+', models.Value(500000)), '/', models.Value(1000000))), ('outcome', 'delivered')), models.Q(models.Q(('outcome', 'delivered'), _negated=True), ('charge', 0)), _connector='OR'), name='usageevent_charge_is_price'),
         ),
         migrations.RunSQL(WRITTEN_ONCE, NOT_WRITTEN_ONCE),
     ]

@@ -34,6 +34,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['number'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('trace', 'number'), name='trace_file_number'),
+                    models.UniqueConstraint(fields=('trace', 'name'), name='trace_file_name'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -46,6 +50,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['number'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('file', 'number'), name='trace_part_number'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -55,17 +62,5 @@ class Migration(migrations.Migration):
                 ('computation', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='of_trace', to='computations.computation')),
                 ('trace', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='what_ifs', to='traces.trace')),
             ],
-        ),
-        migrations.AddConstraint(
-            model_name='tracefile',
-            constraint=models.UniqueConstraint(fields=('trace', 'number'), name='trace_file_number'),
-        ),
-        migrations.AddConstraint(
-            model_name='tracefile',
-            constraint=models.UniqueConstraint(fields=('trace', 'name'), name='trace_file_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='tracepart',
-            constraint=models.UniqueConstraint(fields=('file', 'number'), name='trace_part_number'),
         ),
     ]
