@@ -24,8 +24,8 @@ from tests.demo_alone.own import (
     progress,
     query,
     rank_processes,
+    recovering,
 )
-from tests.demo_alone.test_recovery import recovering
 
 CALM_S = 240.0  # for all to be well again after the last fault
 

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ class Demo:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, *, ready_within_s: float = 240) -> "Demo":
+    def start(self, *, ready_within_s: float = 240, settings: Mapping[str, str] | None = None) -> "Demo":
+        """Start it; returns once it says who may log in. `settings` are more of its environment."""
         self.lines.clear()  # those of an earlier start say nothing of this one
         self.process = spawn(
             [
@@ -81,7 +82,7 @@ class Demo:
             ],
             death_signal=signal.SIGINT,  # a test process that is killed takes the product with it
             output=subprocess.PIPE,
-            env=environment(self.var),
+            env={**environment(self.var), **(settings or {})},
             cwd=ROOT,
         )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()

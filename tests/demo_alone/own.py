@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -71,6 +72,14 @@ def operator_of(demo: Demo) -> Client:
     client = Client(demo.url)
     client.login("operator", "meridian-demo")
     return client
+
+
+def ready(client: Client) -> bool:
+    """Whether the site answers, and says that all it needs is there."""
+    try:
+        return bool(client.json("/readyz")["ok"])
+    except OSError:  # 503, or nobody there
+        return False
 
 
 def query(demo: Demo, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -263,6 +272,30 @@ def _lost(starts: dict[int, float], times: Sequence[float]) -> set[int]:
 def complete(demo: Demo, run: str, seconds: float = 60) -> None:
     """Wait until nothing is missing of the iterations that ended, and nothing is there twice."""
     wait_for("every iteration once in the database", lambda: not incomplete(demo, run), seconds, every=1)
+
+
+def relaunched(client: Client) -> str:
+    """The id of a run launched from the demo's plan."""
+    plan = re.search(r"/plans/(\d+)/", client.get("/plans/"))
+    assert plan
+    client.post(f"/plans/{plan[1]}/launch/", {"option": "0"})
+    launched = re.search(r"/runs/(\d+)/", client.last_url)
+    assert launched, client.last_url
+    return launched[1]
+
+
+def recovering(client: Client, run: str, *, attempts: int = 20, wait_s: int = 120) -> str:
+    """A clone of `run`, which is stopped, that recovers; the demo's prefill is left out, as it must be."""
+    client.post(f"/runs/{run}/cancel/")
+    ended(client, run, 60)
+    page = client.get(f"/runs/{run}/clone/")
+    form = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', page))
+    chosen = re.findall(r'<select[^>]*name="(\w+)".*?<option value="([^"]*)"[^>]*selected', page, re.S)
+    changed = {"prefill_checkpoint": "", "recoveries": str(attempts), "recovery_wait_s": str(wait_s)}
+    client.post(f"/runs/{run}/clone/", {**form, **dict(chosen), **changed})
+    launched = re.search(r"/runs/(\d+)/$", client.last_url)
+    assert launched, client.last_url
+    return launched[1]
 
 
 def gpus_held(demo: Demo) -> int:

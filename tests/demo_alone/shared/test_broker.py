@@ -1,55 +1,17 @@
 """The broker loses everything, is full, or stands still while the demo trains: no run is failed for it."""
 
-import json
 import time
-import urllib.error
-from collections.abc import Iterator
 
 import psutil
 import pytest
 import redis
 
 from tests.demo.harness import Client, Demo, wait_for
-from tests.demo_alone.own import (
-    complete,
-    demo_of_its_own,
-    ended,
-    first_run,
-    operator_of,
-    query,
-    server_pid,
-    state_of,
-    trains_on,
-)
+from tests.demo_alone.own import complete, ended, query, ready, server_pid, state_of, trains_on
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 FULL_S = 40  # as long as an operator of the day of attack left it so; four times what makes a node silent
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Demo]:
-    with demo_of_its_own() as demo:
-        yield demo.start()
-
-
-@pytest.fixture
-def client(shared: Demo) -> Client:
-    return operator_of(shared)
-
-
-@pytest.fixture
-def broker(shared: Demo) -> Iterator[redis.Redis]:
-    state = json.loads((shared.var / "servers.json").read_text())
-    with redis.Redis.from_url(state["valkey"]["url"], decode_responses=True) as admin:
-        yield admin
-
-
-def ready(client: Client) -> bool:
-    try:
-        return bool(client.json("/readyz")["ok"])
-    except urllib.error.HTTPError:
-        return False
 
 
 def heard_since(demo: Demo, moment: float) -> bool:
@@ -58,8 +20,7 @@ def heard_since(demo: Demo, moment: float) -> bool:
     return bool(query(demo, sql, moment)[0][0])
 
 
-def test_a_run_outlives_a_full_broker(shared: Demo, client: Client, broker: redis.Redis) -> None:
-    run = first_run(shared, client)
+def test_a_run_outlives_a_full_broker(shared: Demo, client: Client, run: str, broker: redis.Redis) -> None:
     broker.config_set("maxmemory", 1)
     try:
         until = time.monotonic() + FULL_S
@@ -77,12 +38,16 @@ def test_a_run_outlives_a_full_broker(shared: Demo, client: Client, broker: redi
     complete(shared, run)
 
 
-def test_a_run_outlives_a_broker_that_stands_still(shared: Demo, client: Client) -> None:
-    run = first_run(shared, client)
+def test_a_run_outlives_a_broker_that_stands_still(shared: Demo, client: Client, run: str) -> None:
+    line_count = len(shared.lines)
     valkey = psutil.Process(server_pid(shared, "valkey"))
     valkey.suspend()
     try:
-        wait_for("the supervisor's line", lambda: _said(shared, "valkey has not answered"), 120)
+        wait_for(
+            "the supervisor's line",
+            lambda: any("valkey has not answered" in line for line in shared.lines[line_count:]),
+            120,
+        )
     finally:
         valkey.resume()
     trains_on(client, run)
@@ -90,16 +55,11 @@ def test_a_run_outlives_a_broker_that_stands_still(shared: Demo, client: Client)
     complete(shared, run)
 
 
-def _said(demo: Demo, text: str) -> bool:
-    return any(text in line for line in demo.lines)
-
-
 def test_a_run_outlives_a_broker_that_lost_its_data_and_its_users(
-    shared: Demo, client: Client, broker: redis.Redis
+    shared: Demo, client: Client, run: str, broker: redis.Redis
 ) -> None:
-    run = first_run(shared, client)
     broker.flushall()
-    for user in broker.acl_users():
+    for user in map(str, broker.acl_users()):
         if user.startswith("node-"):
             broker.acl_deluser(user)
     moment = time.time()
