@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.job.job import TrainJob
-from tests.runtime.jobs import job
+from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
 
 SPLIT = [(0, 1), (3, 4), (2,), (5,)]
@@ -35,17 +35,21 @@ class Kill:
 
 def job_of(steps: int, folder: Path, **changes: Any) -> TrainJob:
     """The cell, on device emulated, in fp64."""
-    saves = {"dir": str(folder / "saved"), "every": 10}
-    return job(
-        dtype="fp64",
-        steps=steps,
-        device="emulated",
-        times_ms=TIMES,
-        checkpoint=saves,
-        microbatches=2,
-        links=[{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 5}],
-        **changes,
-    )
+    cell = {
+        "dtype": "fp64",
+        "steps": steps,
+        "device": "emulated",
+        "times_ms": TIMES,
+        "checkpoint": {"dir": str(folder / "saved"), "every": 10},
+        "microbatches": 2,
+        "links": [{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 5}],
+    }
+    return job(**{**cell, **changes})
+
+
+def undisturbed(steps: int, folder: Path) -> dict[str, Any]:
+    """The result of the same cell without failures. It computes the same bits and waits for no op."""
+    return Run(job_of(steps, folder, device="cpu", times_ms=None), str(folder / "log")).result(3600.0)
 
 
 def strike(run: Machines, kind: str, random_: random.Random) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runtime.jobs import Run
-from tests.runtime.kills import STEPS_A_KILL, disturbed, job_of
+from tests.runtime.kills import STEPS_A_KILL, disturbed, undisturbed
 from tests.runtime.test_recovery import check_exactly_once, check_lost_with_killed
 
 KILLS = 50
@@ -18,7 +17,7 @@ def test_fifty_random_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str
     steps = STEPS_A_KILL * KILLS
     lines: list[str] = []
     kills, result, run = disturbed(KILLS, 7, steps, tmp_path / "disturbed", say=lines.append)
-    whole = Run(job_of(steps, tmp_path / "whole"), str(tmp_path / "log")).result(600.0)
+    whole = undisturbed(steps, tmp_path / "whole")
     runs = [kill.runs_s for kill in kills]
     with capsys.disabled():
         p50, p95 = np.percentile(runs, [50, 95])
