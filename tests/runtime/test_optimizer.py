@@ -35,7 +35,8 @@ def test_matrices_are_what_the_trainer_of_transformers_decays(family: str) -> No
         assert isinstance(layer, Slice)
         decayed = set(decayed_of(layer, section))
         ours |= {layer.name_in_model(name) for name, p in layer.named_parameters() if p in decayed}
-    tied = {"lm_head.weight"} if of.model.shape.has.tied else set()  # theirs has it once, under the embedding's name
+    # theirs has it once, under the embedding's name
+    tied = {"lm_head.weight"} if of.model.shape.has.tied else set()
     assert ours - tied == theirs - tied
 
 

@@ -56,7 +56,7 @@ def check_exactly_once(events: list[dict[str, Any]], of: Any, recoveries: list[d
 def check_lost_with_killed(reported: set[int], steps: int, begun_again: set[int]) -> None:
     """Only the last iterations before a run began again may be missing of `steps`.
 
-    A process that is killed takes with it what it had not reported: how much that is, is the machine's matter.
+    A process that is killed takes with it what it had not reported, more of it on a slow machine.
     """
     missing = set(range(steps)) - reported
     assert all(i + 1 in missing | begun_again for i in missing), (sorted(missing), begun_again)
