@@ -19,7 +19,7 @@ from engine.commands.model_files import with_model
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.adapt.sentences import described, moved
+from engine.job.adapt.sentences import described, moved, smaller_layout
 from engine.job.checkpoint.manifest import resumed
 from engine.job.checkpoint.place import open_place
 from engine.job.checkpoint.resuming import changes, with_kept_rate
@@ -42,7 +42,6 @@ from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.planned import pinned, schedule_of
 from engine.job.prefill import settings as prefill_settings
-from engine.job.recovery.sentences import smaller_layout
 from engine.job.sections.strategy import SWAP
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run.gpus import check_machine

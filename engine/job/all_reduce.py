@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
@@ -52,7 +53,7 @@ def all_reduce_of(job: JobFields, stage: int) -> AllReduce:
     return _chosen(job, stage, [dc for _, dc in job.ring_of(stage)])
 
 
-def _chosen(job: JobFields, stage: int, dcs: list[int]) -> AllReduce:
+def _chosen(job: JobFields, stage: int, dcs: Sequence[int]) -> AllReduce:
     """How replicas in these data centres, in the order of the ring, sum the gradients of a stage."""
     choice = job.cell.all_reduce
     replicas = replicas_in(job, dcs)
@@ -72,9 +73,17 @@ def domain_of(job: JobFields, stage: int) -> int:
     return replicas_in(job, [dc for _, dc in job.ring_of(stage)]).domain
 
 
-def crossed(job: JobFields, stage: int) -> list[tuple[int, int]]:
-    """Pairs of data centres between which the replicas of a stage send gradients."""
-    return _crossed(job, stage, all_reduce_of(job, stage))
+def crossed(job: JobFields, stage: int, kind: AllReduce | None = None) -> list[tuple[int, int]]:
+    """Pairs of data centres between which the replicas of a stage send gradients.
+
+    kind : how they sum; None: as the job says.
+    """
+    dcs = [dc for _, dc in job.ring_of(stage)]
+    if len(set(dcs)) == 1:
+        return []
+    shares = sent_shares(kind or all_reduce_of(job, stage), len(dcs), domain_of(job, stage))
+    sent = zip(*np.nonzero(shares), strict=True)
+    return list(dict.fromkeys((dcs[i], dcs[j]) for i, j in sent if dcs[i] != dcs[j]))
 
 
 def unlinked(job: JobFields, stage: int) -> tuple[int, int] | None:
@@ -82,16 +91,8 @@ def unlinked(job: JobFields, stage: int) -> tuple[int, int] | None:
 
     With `auto` those of the ring count: what needs more links is then not chosen.
     """
-    kind = "ring" if job.cell.all_reduce == "auto" else all_reduce_of(job, stage)
-    return next((pair for pair in _crossed(job, stage, kind) if job.between(*pair) is None), None)
-
-
-def _crossed(job: JobFields, stage: int, kind: AllReduce) -> list[tuple[int, int]]:
-    dcs = [dc for _, dc in job.ring_of(stage)]
-    if len(set(dcs)) == 1:
-        return []
-    sent = zip(*np.nonzero(sent_shares(kind, len(dcs), domain_of(job, stage))), strict=True)
-    return list(dict.fromkeys((dcs[i], dcs[j]) for i, j in sent if dcs[i] != dcs[j]))
+    kind: AllReduce | None = "ring" if job.cell.all_reduce == "auto" else None
+    return next((pair for pair in crossed(job, stage, kind) if job.between(*pair) is None), None)
 
 
 def sum_of_stage_s(job: JobFields, stage: int, between: Between | None = None) -> float:
@@ -107,13 +108,13 @@ def sum_of_stage_s(job: JobFields, stage: int, between: Between | None = None) -
     return total_s
 
 
-def sum_over_s(job: JobFields, stage: int, dcs: list[int], between: Between | None = None) -> float:
+def sum_over_s(job: JobFields, stage: int, dcs: Sequence[int], between: Between | None = None) -> float:
     """Seconds in which replicas in these data centres, in the order of the ring, sum a stage's gradients."""
     replicas = replicas_in(job, dcs, between)
     return _summed_s(_chosen(job, stage, dcs), gradient_bytes(job, stage), replicas, dcs)
 
 
-def replicas_in(job: JobFields, dcs: list[int], between: Between | None = None) -> Replicas:
+def replicas_in(job: JobFields, dcs: Sequence[int], between: Between | None = None) -> Replicas:
     """Replicas in these data centres, and the networks between them: as given, or the job's."""
     known = sorted(set(dcs))
     latency_s, rate = np.zeros((len(known),) * 2), np.full((len(known),) * 2, ALLREDUCE_BYTES_PER_S)
@@ -163,7 +164,7 @@ def gradient_bytes(job: JobFields, stage: int) -> float:
     return stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
 
 
-def _summed_s(kind: AllReduce, nbytes: float, replicas: Replicas, dcs: list[int]) -> float:
+def _summed_s(kind: AllReduce, nbytes: float, replicas: Replicas, dcs: Sequence[int]) -> float:
     """Seconds in which replicas sum so many bytes, bucket by bucket."""
     n = len(dcs)
     if n == 1:

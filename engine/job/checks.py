@@ -27,7 +27,8 @@ def check(job: JobFields) -> None:
     _check_resume(job)
     _check_learning_rate(job)
     _check_datacenters(job)
-    _check_strategy(job)
+    if job.swap_strategy is not None:
+        swap_checks.check(job, job.swap_strategy)
     _check_tp(job)
     _check_all_reduce(job)
     _check_stages(job)
@@ -75,11 +76,6 @@ def _check_cooldown(schedule: LearningRateSchedule, ends: int) -> None:
     if length > left:
         allowed = f"at most {left}: the warm-up leaves that many of {ends} steps"
         raise InputError(field, length, allowed)
-
-
-def _check_strategy(job: JobFields) -> None:
-    if job.swap_strategy is not None:
-        swap_checks.check(job, job.swap_strategy)
 
 
 def _check_datacenters(job: JobFields) -> None:
@@ -281,14 +277,17 @@ def _check_stage_times(job: JobFields) -> None:
         return
     times_ms.check(job.cell.stages, "device.times_ms")
     for name, times in times_ms:
-        for stage, time_ms in enumerate(as_list(times)):
+        for at, time_ms in _by_stage(name, times):
             if time_ms > LONGEST_MS:
-                field = (
-                    f"device.times_ms.{name}[{stage}]"
-                    if isinstance(times, list)
-                    else f"device.times_ms.{name}"
-                )
-                raise InputError(field, time_ms, f"at most {LONGEST_MS:,.0f} ms, an hour")
+                raise InputError(at, time_ms, f"at most {LONGEST_MS:,.0f} ms, an hour")
+
+
+def _by_stage(name: str, times: float | list[float]) -> list[tuple[str, float]]:
+    """The times of one kind of op, each with its field."""
+    field = f"device.times_ms.{name}"
+    return (
+        [(f"{field}[{i}]", ms) for i, ms in enumerate(times)] if isinstance(times, list) else [(field, times)]
+    )
 
 
 def _check_times(job: JobFields) -> None:
@@ -302,14 +301,9 @@ def _check_times(job: JobFields) -> None:
         raise InputError(
             "device.times_ms", None, "required on device emulated: {forward, backward, recompute}"
         )
-    for stage, forward in enumerate(as_list(job.device.times_ms.forward)):
+    for at, forward in _by_stage("forward", job.device.times_ms.forward):
         if forward < SHORTEST_EMULATED_MS:
-            field = (
-                f"device.times_ms.forward[{stage}]"
-                if isinstance(job.device.times_ms.forward, list)
-                else "device.times_ms.forward"
-            )
-            raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
+            raise InputError(at, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
     if job.cell.recompute and max(as_list(job.device.times_ms.recompute)) == 0:
         raise InputError(
             "device.times_ms.recompute", job.device.times_ms.recompute, "greater than 0 if recompute is true"
@@ -336,16 +330,16 @@ def _check_prefill(job: JobFields) -> None:
 
 
 def _check_adapt(job: JobFields) -> None:
-    if job.failures.adapt is not None and job.swap_strategy:
+    adapt, field = job.failures.adapt, "failures.adapt.layout"
+    if adapt is None:
+        return
+    if job.swap_strategy:
         allowed = "must be left out with strategy swap, which uses ATOM's order"
-        raise InputError("failures.adapt", job.failures.adapt.model_dump(), allowed)
-    if job.failures.adapt is None:
+        raise InputError("failures.adapt", adapt.model_dump(), allowed)
+    if adapt.most_gpus is not None:
+        _check_most_gpus(job, adapt.most_gpus, layout=adapt.layout)
+    if not adapt.layout:
         return
-    if job.failures.adapt.most_gpus is not None:
-        _check_most_gpus(job, job.failures.adapt.most_gpus, layout=job.failures.adapt.layout)
-    if not job.failures.adapt.layout:
-        return
-    field = "failures.adapt.layout"
     if job.failures.recovery is None:
         raise InputError(field, True, "needs failures.recovery, which starts ranks again during a run")
     if job.persistence.checkpoint is None:

@@ -10,10 +10,10 @@ from django.db import transaction
 
 from engine.errors import Infeasible
 from engine.inputs import parse
+from engine.job.adapt.sentences import smaller_layout
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.layout import Layout, change
-from engine.job.recovery.sentences import smaller_layout
 from engine.job.recovery.smaller import smaller
 from webapp.inventory.models import Node, NodeState
 from webapp.jobs import incidents, services

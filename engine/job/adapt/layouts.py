@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise, permutations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from engine.job.adapt.measured import (
     planned,
     scenario_as_measured,
     wan_hops,
+    work_ms,
 )
 from engine.job.all_reduce import sum_of_stage_s
 from engine.job.job import TrainJob
@@ -294,10 +295,10 @@ def _least_slow(
 def _bound_s(spec: LaunchSpec, conditions: Conditions, dcs: Sequence[int], pipelines: int) -> float:
     """Seconds that an iteration takes at least: the work of its busiest GPU, the traffic of a link."""
     job = spec.job
-    work_ms = [float(layers.sum()) for layers in np.array_split(_of_layers_ms(job), len(dcs))]
+    of_stage_ms = [float(layers.sum()) for layers in np.array_split(_of_layers_ms(job), len(dcs))]
     busiest = [0.0]
     for dc in dict.fromkeys(dcs):
-        own_ms = [ms for ms, at in zip(work_ms, dcs, strict=True) if at == dc]
+        own_ms = [ms for ms, at in zip(of_stage_ms, dcs, strict=True) if at == dc]
         slow = [
             conditions.of_gpu.get(a.rank, 1.0)
             for a in _least_slow(spec, conditions, dcs, pipelines)
@@ -315,19 +316,14 @@ def _bound_s(spec: LaunchSpec, conditions: Conditions, dcs: Sequence[int], pipel
 
 def _of_layers_ms(job: TrainJob) -> NDArray[np.float64]:
     """What a microbatch takes in each layer, forward, recomputed and backward, as planned."""
-    scenario = job.scenario
-    kinds: tuple[Literal["forward", "recompute", "backward", "weight"], ...]
-    kinds = ("forward", "recompute", "backward", "weight")
-    stages_ms = np.sum([scenario.per_stage(kind) for kind in kinds], axis=0)
     layers = np.array([len(layers) for layers in job.layers_of_stage])
-    return np.repeat(stages_ms / layers, layers)
+    return np.repeat(work_ms(job.scenario) / layers, layers)
 
 
 def _timed(
     spec: LaunchSpec, cell: _Cell, passes: tuple[int, int], conditions: Conditions
 ) -> FoundLayout | None:
     """The layout with a schedule for the measured conditions; None if it has none, or too much in memory."""
-    stages = len(cell.dcs)
     here = _least_slow(spec, conditions, cell.dcs, cell.pipelines)
     ranks = assigned(spec, here, cell.dcs, cell.pipelines)
     if ranks is None:
@@ -338,7 +334,7 @@ def _timed(
         "datacenters": _with_reserve(spec),
         **cell_changes(
             spec.job,
-            stages=stages,
+            stages=len(cell.dcs),
             pipelines=cell.pipelines,
             passes=passes,
             moves=cell.dcs != spec.job.dcs,

@@ -9,9 +9,10 @@ counts.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.inputs import parse
 from engine.job.events import incidents
@@ -26,7 +27,12 @@ LEAST_DRIFT_MS = {LATENCY: 1.0}  # a busy processor answers a ping so much later
 Quantity = tuple[str, int] | tuple[str, int, int]
 Measured = Mapping[Quantity, float]
 _TIMED = frozenset(kind.name for kind in OpKind)
-_FIELD_OF = {OpKind.F: "forward", OpKind.R: "recompute", OpKind.B: "backward", OpKind.W: "weight"}
+_FIELD_OF: dict[OpKind, Literal["forward", "recompute", "backward", "weight"]] = {
+    OpKind.F: "forward",
+    OpKind.R: "recompute",
+    OpKind.B: "backward",
+    OpKind.W: "weight",
+}
 
 
 def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
@@ -98,7 +104,7 @@ def scenario_as_measured(job: TrainJob, sharing: Sharing | None, factors: Measur
         return factors.get((kind.name, stage), factors.get((stand_in.name, stage), 1.0))
 
     times = {
-        field: [float(ms) * factor(kind, s) for s, ms in zip(stages, scenario.per_stage(field), strict=True)]  # type: ignore[arg-type]
+        field: [float(ms) * factor(kind, s) for s, ms in zip(stages, scenario.per_stage(field), strict=True)]
         for kind, field in _FIELD_OF.items()
     }
     wan = [
@@ -120,6 +126,11 @@ def as_rows(times: Measured) -> tuple[tuple[Any, ...], ...]:
 def of_rows(rows: Iterable[Any]) -> dict[Quantity, float]:
     """The inverse of `as_rows`. Raises TypeError or ValueError where the rows are none."""
     return {tuple(name): float(ms) for *name, ms in rows}
+
+
+def work_ms(scenario: Scenario) -> NDArray[np.float64]:
+    """What a microbatch takes on each stage: forward, recomputed and backward."""
+    return np.sum([scenario.per_stage(field) for field in _FIELD_OF.values()], axis=0)
 
 
 def wan_hops(scenario: Scenario) -> dict[int, tuple[int, int]]:

@@ -9,13 +9,13 @@ an estimate of an iteration.
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, combinations_with_replacement, islice
-from typing import Literal
 
 import numpy as np
 
 from engine.job.adapt.layouts import Conditions
+from engine.job.adapt.measured import work_ms
 from engine.job.all_reduce import gradient_bytes, replicas_in, sum_over_s
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
@@ -77,11 +77,9 @@ class Estimate:
         self._job, self._of_gpu = job, conditions.of_gpu
         self._between = conditions.between(job)
         self._microbatches = job.cell.pipelines * job.cell.microbatches_of_step // pipelines
-        kinds: tuple[Literal["forward", "recompute", "backward", "weight"], ...]
-        kinds = ("forward", "recompute", "backward", "weight")
-        self._work_s = np.sum([job.scenario.per_stage(kind) for kind in kinds], axis=0) / 1e3
+        self._work_s = work_ms(job.scenario) / 1e3
         self._hop_s = cache(self._of_hop)
-        self._sum_s = cache(self._of_sum)
+        self._sum_s = cache(partial(sum_over_s, job, between=self._between))
 
     def kind(self, a: RankAssignment) -> Kind:
         """What tells a GPU from others."""
@@ -114,9 +112,6 @@ class Estimate:
         if network is None:
             return float("inf"), float("inf")
         return network.latency_ms / 1e3, network.transfer_ms(self._job.wan_bytes) / 1e3
-
-    def _of_sum(self, stage: int, dcs: tuple[int, ...]) -> float:
-        return sum_over_s(self._job, stage, list(dcs), self._between)
 
 
 def _proposed(

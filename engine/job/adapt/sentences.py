@@ -1,4 +1,4 @@
-"""The text of `adapted` and `layout_changed` events, in sentences."""
+"""The text of `adapted` and `layout_changed` events, and of a `recovery` on fewer nodes, in sentences."""
 
 from itertools import groupby
 
@@ -84,9 +84,22 @@ def described_layout(cut: Cut) -> str:
     way = ""
     if isinstance(cut, NewLayout) and cut.job is not None:
         way = f" through {_ways(cut, [dc['name'] for dc in cut.job['datacenters']])}"
-    pipelines = f"{cut.pipelines} pipeline{'s' * (cut.pipelines != 1)}"
-    stages = f"{cut.stages} stage{'s' * (cut.stages != 1)}"
-    return f"{pipelines} of {stages}{way} with {cut.microbatches} microbatches each"
+    return f"{_pipelines(cut)}{way} with {cut.microbatches} microbatches each"
+
+
+def smaller_layout(layout: NewLayout) -> str:
+    """A sentence: with how many GPUs the run goes on, how it is cut now, what an iteration should take."""
+    before = layout.before
+    return (
+        f"It continues with {layout.gpus} of {before.gpus} GPUs, as {layout.why}: {_pipelines(layout)} with "
+        f"{layout.microbatches} microbatches each, before {_pipelines(before)} with {before.microbatches}; "
+        f"an iteration should take {layout.iteration_s:.2f} s instead of {before.iteration_s:.2f} s."
+    )
+
+
+def _pipelines(cut: Cut) -> str:
+    pipelines, stages = cut.pipelines, cut.stages
+    return f"{pipelines} pipeline{'s' * (pipelines != 1)} of {stages} stage{'s' * (stages != 1)}"
 
 
 def _ways(layout: NewLayout, names: list[str]) -> str:

@@ -9,9 +9,8 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from engine.job.adapt.sentences import described, moved
+from engine.job.adapt.sentences import described, moved, smaller_layout
 from engine.job.events.incidents import Adapted, LayoutChanged, NewLayout, Recovery
-from engine.job.recovery.sentences import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import incidents, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, Status
