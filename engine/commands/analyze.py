@@ -1,6 +1,5 @@
 """`meridian analyze TRACE`: where the time of a run went that was measured, here or elsewhere."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from engine.analyze.formats import load
 from engine.analyze.result import analyze
 from engine.analyze.what_if import what_if
 from engine.commands.compiled import announce_compilation, announce_replay_compilation
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 
 MOST_WORKERS_SHOWN = 8
@@ -45,10 +45,7 @@ def command(trace: Path, meta: Path | None, questions: tuple[str, ...], as_json:
     if questions:
         announce_compilation()
         answer["what_if"] = [what_if(loaded, question).as_dict() for question in questions]
-    if as_json:
-        click.echo(json.dumps(answer, allow_nan=False))
-    else:
-        click.echo("\n".join(lines(answer)))
+    show(as_json, lambda: answer, lambda: lines(answer))
 
 
 def lines(answer: dict[str, Any]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """`meridian cross-dc FILE`: data against pipeline parallelism over the WAN, and where they cross over."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
 from engine.commands.plan_cross_dc import LONG, RECOMPUTE_NAMES, SHORT
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.commands.variants import batches_option, recompute_option
 from engine.documents import load_document
@@ -45,10 +45,7 @@ def command(
     result = _compared(request)
     if out is not None:
         _write(result, out)
-    if as_json:
-        click.echo(json.dumps(result.as_dict(), allow_nan=False))
-    else:
-        click.echo("\n".join(lines(request, result)))
+    show(as_json, result.as_dict, lambda: lines(request, result))
 
 
 def _compared(request: CrossDcRequest) -> CrossDcResult:

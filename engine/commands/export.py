@@ -1,10 +1,10 @@
 """`meridian export CHECKPOINT`: a checkpoint as a model that transformers loads."""
 
-import json
 from pathlib import Path
 
 import click
 
+from engine.commands.printed import show
 from engine.job.checkpoint.manifest import find
 from engine.train.export import export
 
@@ -20,10 +20,6 @@ def command(checkpoint: str, out: Path, as_json: bool) -> int:
     newest is taken). transformers loads the result: AutoModelForCausalLM.from_pretrained(DIR).
     """
     done = export(find(checkpoint, field="CHECKPOINT"), out)
-    if as_json:
-        click.echo(json.dumps(done.as_dict()))
-    else:
-        click.echo(
-            f"{done.architecture} of {done.parameters:,} parameters after step {done.step}: {done.out}"
-        )
+    text = f"{done.architecture} of {done.parameters:,} parameters after step {done.step}: {done.out}"
+    show(as_json, done.as_dict, lambda: [text])
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from engine.commands.model_files import read_model
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.errors import InputError
 from engine.inputs import nearest, parse
@@ -34,7 +35,7 @@ def command(file: str, dtype: str, as_json: bool) -> None:
     hidden, heads, kv_heads, ffn, vocab, seq, family, moe; - for standard input), or the name of a preset.
     """
     figures = _figures(file, dtype)
-    click.echo(json.dumps(figures.as_dict(), allow_nan=False) if as_json else "\n".join(_lines(figures)))
+    show(as_json, figures.as_dict, lambda: _lines(figures))
 
 
 def _figures(file: str, dtype: str) -> ModelFigures:

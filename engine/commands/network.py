@@ -1,6 +1,5 @@
 """`meridian network FILE`: collectives, iteration times, fabrics, traffic and failures of a rail network."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import click
 from engine.cluster.fabric import Fabric
 from engine.commands.files import folder, write_json
 from engine.commands.model_files import with_model
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import InputError
@@ -43,10 +43,7 @@ def command(file: str, as_json: bool, matrix: Path | None, out: Path | None) -> 
         write_matrix(result.job, matrix, sum(n for kind, n in result.traffic.pairs.items() if kind != "none"))
     if out is not None:
         write_json(result.as_dict(), folder(out) / "result.json")
-    if as_json:
-        click.echo(json.dumps(result.as_dict(), allow_nan=False))
-    else:
-        click.echo("\n".join(lines(request, result)))
+    show(as_json, result.as_dict, lambda: lines(request, result))
 
 
 def lines(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """`meridian place FILE`: the device of each stage of each pipeline, over unequal links."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import click
 
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.model_files import with_model
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -38,10 +38,7 @@ def command(file: str, as_json: bool, baselines: bool, out: Path | None) -> None
     placement = _placed(request, baselines)
     if out is not None:
         _write(placement, out)
-    if as_json:
-        click.echo(json.dumps(placement.as_dict(), allow_nan=False))
-    else:
-        click.echo("\n".join(lines(placement)))
+    show(as_json, placement.as_dict, lambda: lines(placement))
 
 
 def _placed(request: PlacementRequest, with_baselines: bool) -> Placement:

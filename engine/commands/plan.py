@@ -1,8 +1,7 @@
 """`meridian plan FILE`: every number of DP-cells with its time, throughput and cost, and the best option."""
 
-import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
 from engine.commands.plan_cross_dc import comparisons, cross_dc_lines
 from engine.commands.plan_what_if import what_if_lines, what_ifs
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.commands.variants import batches_option, recompute_option
 from engine.documents import load_document
@@ -74,11 +74,8 @@ def command(
     }
     if out is not None:
         _write(result, further, out)
-    if as_json:
-        click.echo(json.dumps(_answer(result, further), allow_nan=False))
-    else:
-        more = [*what_if_lines(further["what_if"]), *cross_dc_lines(further["cross_dc"])]
-        click.echo("\n".join([*lines(request, result), *more]))
+    more = chain(what_if_lines(further["what_if"]), cross_dc_lines(further["cross_dc"]))
+    show(as_json, lambda: _answer(result, further), lambda: chain(lines(request, result), more))
 
 
 def _planned(request: PlanRequest) -> PlanResult:

@@ -1,6 +1,5 @@
 """`meridian predict FILE`: iteration time and memory of given layouts, next to what was measured."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from engine.commands.compiled import announce_compilation
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import InputError
@@ -111,10 +111,7 @@ def command(
     compared = [
         _compared(run, tables, f"[{i}]." if isinstance(document, list) else "") for i, run in enumerate(runs)
     ]
-    if as_json:
-        click.echo(json.dumps(_answer(compared), allow_nan=False))
-    else:
-        click.echo("\n".join(_lines(compared)))
+    show(as_json, lambda: _answer(compared), lambda: _lines(compared))
 
 
 def _tables(layer_profiles: str | None, layer_sizes: str | None, bandwidths: str | None) -> Tables:

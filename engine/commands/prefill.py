@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from engine.commands.model_files import with_model
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import Infeasible, InputError
@@ -48,12 +49,10 @@ def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
     with _lines_to(placements) as sink:
         result = replay(request, sink)
     if isinstance(result, Infeasible):
-        answer = {"feasible": False, "reason": result.reason}
-        click.echo(json.dumps(answer) if as_json else f"infeasible: {result.reason}")
-    elif as_json:
-        click.echo(json.dumps(result.as_dict(), allow_nan=False))
+        refusal = {"feasible": False, "reason": result.reason}
+        show(as_json, lambda: refusal, lambda: [f"infeasible: {refusal['reason']}"])
     else:
-        click.echo("\n".join(lines(result)))
+        show(as_json, result.as_dict, lambda: lines(result))
 
 
 @command.command("model")

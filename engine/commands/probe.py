@@ -1,7 +1,6 @@
 """`meridian probe FILE`: round trip of a link, and its rate by number of TCP connections."""
 
 import contextlib
-import json
 import secrets
 import sys
 import threading
@@ -12,6 +11,7 @@ import click
 from pydantic import Field, model_validator
 
 from engine.cluster import tcp
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import InputError
@@ -109,10 +109,7 @@ def command(file: str, listens: bool, as_json: bool) -> None:
     except TimeoutError:
         _fail(f"no answer from the other end within patience_s, {request.patience_s:g} s")
     answer = {"listened": True} if rates is None else _answer(rates)
-    if as_json:
-        click.echo(json.dumps(answer, allow_nan=False))
-    else:
-        click.echo("Measured by the other end." if rates is None else "\n".join(_lines(rates)))
+    show(as_json, lambda: answer, lambda: ["Measured by the other end."] if rates is None else _lines(rates))
 
 
 def _fail(reason: str) -> NoReturn:

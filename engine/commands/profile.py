@@ -1,6 +1,5 @@
 """`meridian profile FILE`: how long each op of each pipeline stage, or prefill, takes on this machine."""
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ import click
 
 from engine.commands.layer_tables import with_tables
 from engine.commands.model_files import with_model
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.errors import Infeasible, InputError
@@ -62,18 +62,15 @@ def command(file: str, prefill: bool, swap: bool, as_json: bool) -> None:
     request = parse(ProfileRequest, with_model(with_model(document, "model"), "model", "config"))
     with click.progressbar(range(request.stages), label="stages", file=sys.stderr, hidden=as_json) as stages:
         rows = [profile_stage(request, stage) for stage in stages]
-    if as_json:
-        answer = {
-            "device": request.device,
-            "dtype": request.dtype,
-            "micro_batch": request.micro_batch,
-            "model": request.model.model_dump(exclude_none=True),
-            "repeats": request.repeats,
-            "rows": [row.as_dict() for row in rows],
-        }
-        click.echo(json.dumps(answer, allow_nan=False))
-    else:
-        click.echo("\n".join(_lines(rows)))
+    answer = {
+        "device": request.device,
+        "dtype": request.dtype,
+        "micro_batch": request.micro_batch,
+        "model": request.model.model_dump(exclude_none=True),
+        "repeats": request.repeats,
+        "rows": [row.as_dict() for row in rows],
+    }
+    show(as_json, lambda: answer, lambda: _lines(rows))
 
 
 def _of_layers(stages: ProfiledStages, as_json: bool) -> None:
@@ -91,17 +88,14 @@ def _of_layers(stages: ProfiledStages, as_json: bool) -> None:
         }
         for i, (gpu, tp, layers, seconds) in enumerate(placed)
     ]
-    if as_json:
-        device = ", ".join(dict.fromkeys(stages.gpu_of_stage))
-        answer = {"device": device, "micro_batch": stages.micro_batch, "model": stages.model, "rows": rows}
-        click.echo(json.dumps(answer, allow_nan=False))
-        return
-    names = list(rows[0])
-    head = [name.replace("_", "\n") for name in names]
+    device = ", ".join(dict.fromkeys(stages.gpu_of_stage))
+    answer = {"device": device, "micro_batch": stages.micro_batch, "model": stages.model, "rows": rows}
+    head = [name.replace("_", "\n") for name in rows[0]]
     cells = [
-        [number(row[name], 2) if name.endswith("_ms") else str(row[name]) for name in names] for row in rows
+        [number(value, 2) if name.endswith("_ms") else str(value) for name, value in row.items()]
+        for row in rows
     ]
-    click.echo("\n".join(render(head, cells, left=(1,))))
+    show(as_json, lambda: answer, lambda: render(head, cells, left=(1,)))
 
 
 def _swap(file: str, as_json: bool) -> None:
@@ -113,14 +107,11 @@ def _swap(file: str, as_json: bool) -> None:
     count = request.model.layers + 2
     with click.progressbar(length=count, label="layers", file=sys.stderr, hidden=as_json) as bar:
         profile = profile_layers(request, report=lambda _: bar.update(1))
-    if as_json:
-        document = request.model_dump(include={"device", "dtype", "micro_batch", "gradients", "repeats"}) | {
-            "model": request.model.model_dump(exclude_none=True)
-        }
-        click.echo(json.dumps(document | profile.as_dict(), allow_nan=False))
-        return
-    click.echo("\n".join(_swap_lines(profile.layers)))
-    click.echo(f"\nhost to device: {number(profile.load_bytes_per_s / 1e9, 2)} GB/s")
+    document = request.model_dump(include={"device", "dtype", "micro_batch", "gradients", "repeats"}) | {
+        "model": request.model.model_dump(exclude_none=True)
+    }
+    rate = f"host to device: {number(profile.load_bytes_per_s / 1e9, 2)} GB/s"
+    show(as_json, lambda: document | profile.as_dict(), lambda: [*_swap_lines(profile.layers), "", rate])
 
 
 def _swap_lines(layers: "tuple[Layer, ...]") -> list[str]:
@@ -134,7 +125,7 @@ def _swap_lines(layers: "tuple[Layer, ...]") -> list[str]:
         ]
         for layer in layers
     ]
-    return list(render(head, cells, left=(0,)))
+    return render(head, cells, left=(0,))
 
 
 def _prefill(file: str, as_json: bool) -> None:
@@ -143,11 +134,8 @@ def _prefill(file: str, as_json: bool) -> None:
     request = parse(PrefillProfileRequest, load_document(file))
     with click.progressbar(length=rounds(request), label="rounds", file=sys.stderr, hidden=as_json) as bar:
         profile = profile_prefill(request, report=lambda _: bar.update(1))
-    if as_json:
-        document = request.model_dump(exclude={"tokens"})
-        click.echo(json.dumps(document | profile.as_dict(), allow_nan=False))
-    else:
-        click.echo("\n".join(_prefill_lines(profile)))
+    document = request.model_dump(exclude={"tokens"})
+    show(as_json, lambda: document | profile.as_dict(), lambda: _prefill_lines(profile))
 
 
 def _prefill_lines(profile: "PrefillProfile") -> list[str]:

@@ -1,12 +1,12 @@
 """`meridian reproduce`: published figures compared with ours; exit status 1 if a row is not as it says."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from engine.commands.compiled import announce_compilation
+from engine.commands.printed import show
 from engine.commands.tables import render
 from engine.errors import InputError
 from engine.inputs import nearest
@@ -34,11 +34,8 @@ def command(names: tuple[str, ...], list_only: bool, as_json: bool, out: Path | 
     announce_compilation()
     outcomes = {name: (experiment, experiment.run()) for name, experiment in chosen.items()}
     rows = [row for _, outcome in outcomes.values() for row in outcome.rows]
-    if as_json:
-        listed = [row.as_dict(name) for name, (_, outcome) in outcomes.items() for row in outcome.rows]
-        click.echo(json.dumps({"rows": listed, **_counts(rows)}, allow_nan=False))
-    else:
-        click.echo("\n".join(_lines(outcomes)))
+    listed = [row.as_dict(name) for name, (_, outcome) in outcomes.items() for row in outcome.rows]
+    show(as_json, lambda: {"rows": listed, **_counts(rows)}, lambda: _lines(outcomes))
     if out is not None:
         click.echo(f"report: {write(out, outcomes)}", err=as_json)
     return int(any(row.ok is False for row in rows))
@@ -64,12 +61,9 @@ def select(names: tuple[str, ...]) -> dict[str, Experiment]:
 
 
 def _list(chosen: dict[str, Experiment], as_json: bool) -> None:
-    if as_json:
-        listed = [{"name": name, "title": experiment.title} for name, experiment in chosen.items()]
-        click.echo(json.dumps({"experiments": listed}))
-        return
-    rows = [(name, experiment.title) for name, experiment in chosen.items()]
-    click.echo("\n".join(render(["name", "what"], rows, left=(0, 1))))
+    listed = [{"name": name, "title": experiment.title} for name, experiment in chosen.items()]
+    rows = [tuple(row.values()) for row in listed]
+    show(as_json, lambda: {"experiments": listed}, lambda: render(["name", "what"], rows, left=(0, 1)))
 
 
 def _lines(outcomes: dict[str, tuple[Experiment, Outcome]]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """`meridian simulate FILE`: times of schedules of one scenario, and their distance from the best possible."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder
 from engine.commands.layer_tables import with_tables
+from engine.commands.printed import show
 from engine.commands.reports import write_megatron, write_result, write_torch
 from engine.documents import load_document
 from engine.errors import InputError
@@ -89,10 +89,7 @@ def command(
         write_torch(result, torch_out)
     if megatron_out is not None:
         write_megatron(result, megatron_out)
-    if as_json:
-        click.echo(json.dumps(result.as_dict(), allow_nan=False))
-    else:
-        click.echo("\n".join(lines(result, shutil.get_terminal_size().columns)))
+    show(as_json, result.as_dict, lambda: lines(result, shutil.get_terminal_size().columns))
 
 
 def _simulate(document: Any, schedule_file: str | None) -> SimulationResult:
@@ -119,10 +116,7 @@ def _compare(document: Any, policies: str, as_json: bool, out: Path | None) -> N
     compared = list(compare(document, names))
     if out is not None:
         write_all(compared, folder(out))
-    if as_json:
-        click.echo(json.dumps({"results": [row.as_dict() for row in compared]}, allow_nan=False))
-    else:
-        click.echo("\n".join(comparison(compared)))
+    show(as_json, lambda: {"results": [row.as_dict() for row in compared]}, lambda: comparison(compared))
 
 
 def lines(result: SimulationResult, width: int) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """`meridian swap FILE`: one model on one GPU that cannot hold it, swapped from host memory."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import click
 
 from engine.commands.files import folder, write_json
 from engine.commands.model_files import with_model
+from engine.commands.printed import show
 from engine.commands.tables import number, render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -41,10 +41,7 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     result = plan_swap(request)
     if out is not None:
         _write(result, out)
-    if as_json:
-        click.echo(json.dumps(result.as_dict(), allow_nan=False))
-    else:
-        click.echo("\n".join(lines(result)))
+    show(as_json, result.as_dict, lambda: lines(result))
 
 
 def with_layers(document: Any) -> Any:

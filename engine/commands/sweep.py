@@ -1,6 +1,5 @@
 """`meridian sweep FILE`: one parameter of a scenario over several values, under several policies."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import click
 from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.layer_tables import with_tables
+from engine.commands.printed import show
 from engine.commands.tables import render
 from engine.documents import load_document
 from engine.inputs import parse
@@ -33,10 +33,7 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
     rows = list(sweep(document))
     if out is not None:
         _write(rows, out)
-    if as_json:
-        click.echo(json.dumps({"rows": [row.as_dict() for row in rows]}, allow_nan=False))
-    else:
-        click.echo("\n".join(lines(document, rows)))
+    show(as_json, lambda: {"rows": [row.as_dict() for row in rows]}, lambda: lines(document, rows))
 
 
 def _write(rows: Sequence[SweepRow], out: Path) -> None:

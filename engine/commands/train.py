@@ -16,6 +16,7 @@ import click
 
 from engine.commands.files import folder, write_json
 from engine.commands.model_files import with_model
+from engine.commands.printed import show
 from engine.documents import load_document
 from engine.errors import InputError
 from engine.inputs import parse
@@ -112,7 +113,8 @@ def command(
     if watch.failure or watch.result is None:
         click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
         return 1
-    click.echo(json.dumps(watch.result, allow_nan=False) if as_json else "\n".join(lines(job, watch.result)))
+    result = watch.result
+    show(as_json, lambda: result, lambda: lines(job, result))
     if unwritten is not None:
         click.echo(f"meridian: a file of the run is incomplete: {unwritten}", err=True)
         return 1
