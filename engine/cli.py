@@ -6,36 +6,63 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from engine import __version__
 from engine.errors import InputError
-from engine.inputs import nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# name of the sub-command → module of engine.commands that holds it as `command`
+
+class Listed(NamedTuple):
+    """A command as the list of all shows it, which imports none of them.
+
+    module : of engine.commands; it holds the command as `command`.
+    text : the first sentence of the command's own help.
+    needs : packages outside the bare install without which the module cannot be imported.
+    """
+
+    module: str
+    text: str
+    needs: tuple[str, ...] = ()
+
+
 COMMANDS = {
-    "simulate": "simulate",
-    "model": "model",
-    "predict": "predict",
-    "sweep": "sweep",
-    "analyze": "analyze",
-    "plan": "plan",
-    "cross-dc": "cross_dc",
-    "place": "place",
-    "network": "network",
-    "data": "data",
-    "train": "train",
-    "export": "export",
-    "reproduce": "reproduce",
-    "swap": "swap",
-    "prefill": "prefill",
-    "profile": "profile",
-    "probe": "probe",
+    "simulate": Listed("simulate", "Simulate pipeline schedules on one DP-cell."),
+    "model": Listed("model", "Count a model's parameters, FLOPs and bytes."),
+    "predict": Listed(
+        "predict", "Predict the iteration time and memory of given layouts from measured layers."
+    ),
+    "sweep": Listed("sweep", "Sweep one parameter of a scenario over values and policies."),
+    "analyze": Listed("analyze", "Say where the time of a measured run went."),
+    "plan": Listed("plan", "Choose data centres and the number of DP-cells for a training job."),
+    "cross-dc": Listed("cross_dc", "Compare data and pipeline parallelism across data centres."),
+    "place": Listed("place", "Place the stages of pipelines on devices whose links differ."),
+    "network": Listed(
+        "network", "Design the network inside a data centre: rail-only compared with rail-optimised."
+    ),
+    "data": Listed(
+        "data", "Prepare documents for training, and look at what a run sees of them.", ("xxhash", "jinja2")
+    ),
+    "train": Listed(
+        "train", "Train a model across data centres that are emulated on this machine.", ("xxhash",)
+    ),
+    "export": Listed(
+        "export", "Write the model of a checkpoint as safetensors, config.json and tokenizer.", ("xxhash",)
+    ),
+    "reproduce": Listed("reproduce", "Compute the figures that the papers print, and compare them."),
+    "swap": Listed("swap", "Cut a model into sub-models that swap through one GPU while others load."),
+    "prefill": Listed("prefill", "Prefill prompts in the bubbles of training."),
+    "profile": Listed("profile", "Measure the stages of a model on this machine, one after another."),
+    "probe": Listed(
+        "probe",
+        "Measure a link: its round trip time, and its rate by number of TCP connections.",
+        ("xxhash",),
+    ),
 }
 
 
@@ -51,13 +78,17 @@ def added_commands() -> "dict[str, EntryPoint]":
     return {point.name: point for point in points if point.name not in COMMANDS}
 
 
+def _needs(command: str, package: str) -> str:
+    """What to say of a command that imports a package which is not installed."""
+    extra = "data" if command == "data" else "analyze" if package == "pyarrow" else "runtime"
+    return f"needs {package}, which is not installed: pip install 'meridian[{extra}]'"
+
+
 def _missing(command: str, error: ModuleNotFoundError) -> Exception:
-    """What to say where a package that `command` imports is missing: what to install, or a fault of ours."""
+    """What to say where a module that `command` imports is missing: what to install, or a fault of ours."""
     if str(error.name).partition(".")[0] in ("engine", "numpy"):
         return error
-    extra = "data" if command == "data" else "analyze" if error.name == "pyarrow" else "runtime"
-    allowed = f"needs {error.name}, which is not installed: pip install 'meridian[{extra}]'"
-    return InputError("command", command, allowed)
+    return InputError("command", command, _needs(command, str(error.name)))
 
 
 class LazyGroup(click.Group):
@@ -70,7 +101,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return self._added(cmd_name)
         try:
-            module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name]}")
+            module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name].module}")
         except ModuleNotFoundError as error:
             raise _missing(cmd_name, error) from None
         command: click.Command = module.command
@@ -84,18 +115,25 @@ class LazyGroup(click.Group):
             raise _missing(str(ctx.invoked_subcommand), error) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of all; one that cannot run here says what it needs."""
-        rows = []
-        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))  # as click lays it out
-        for name in self.list_commands(ctx):
-            try:
-                command = self.get_command(ctx, name)
-            except InputError as error:
-                rows.append((name, error.allowed))
-            else:
-                rows.append((name, command.get_short_help_str(width) if command else ""))
+        """The list of all; one that cannot run here says what it needs. No command of ours is imported."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names))  # as click lays it out
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, self._line(name, width)) for name in names])
+
+    def _line(self, name: str, width: int) -> str:
+        """What the list says of a command, at most `width` characters of its help."""
+        if name in COMMANDS:
+            _, text, needs = COMMANDS[name]
+            for package in needs:
+                if find_spec(package) is None:
+                    return _needs(name, package)
+            return click.Command(name, help=text).get_short_help_str(width)
+        try:
+            command = self._added(name)
+        except InputError as error:
+            return error.allowed
+        return command.get_short_help_str(width) if command else ""
 
     def _added(self, name: str) -> click.Command | None:
         point = added_commands().get(name)
@@ -119,6 +157,8 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             known = self.list_commands(ctx)
             if args[0] not in known:
+                from engine.inputs import nearest  # it reads documents: not for a command that exists
+
                 raise InputError("command", args[0], "unknown command, " + nearest(args[0], known))
         return super().resolve_command(ctx, args)
 

@@ -6,7 +6,6 @@ import click
 
 from engine.commands.printed import show
 from engine.job.checkpoint.manifest import find
-from engine.train.export import export
 
 
 @click.command("export")
@@ -19,6 +18,8 @@ def command(checkpoint: str, out: Path, as_json: bool) -> int:
     CHECKPOINT is the path or URL of a checkpoint of `meridian train`, or of a folder of checkpoints (the
     newest is taken). transformers loads the result: AutoModelForCausalLM.from_pretrained(DIR).
     """
+    from engine.train.export import export  # it imports torch, which the help does not need
+
     done = export(find(checkpoint, field="CHECKPOINT"), out)
     text = f"{done.architecture} of {done.parameters:,} parameters after step {done.step}: {done.out}"
     show(as_json, done.as_dict, lambda: [text])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.cli import COMMANDS
 from tests.engine.fig6 import FIG6
 
 
@@ -83,12 +84,29 @@ def test_a_command_that_needs_parquet_says_what_to_install(bare_python: Path, tm
     assert "meridian[analyze]" in result.stderr
 
 
-def test_the_list_of_commands_needs_nothing_else(bare_python: Path) -> None:
+# What each command that cannot be imported here says when it is called.
+REFUSALS = """
+import json
+import engine.cli as cli
+group, refusals = cli.cli, {}
+for name in cli.COMMANDS:
+    try:
+        group.get_command(None, name)
+    except cli.InputError as error:
+        refusals[name] = error.allowed
+print(json.dumps(refusals))
+"""
+
+
+def test_the_list_of_commands_needs_nothing_else_and_says_what_they_need(bare_python: Path) -> None:
     result = _run(bare_python, "-m", "engine.cli", "--help")
     assert result.returncode == 0, result.stderr
-    assert {"simulate", "train", "profile"} <= {
-        line.split()[0] for line in result.stdout.splitlines() if line
-    }
+    text = " ".join(result.stdout.partition("Commands:")[2].split())  # a long line goes on in the next
+    assert all(f"{name} {COMMANDS[name].text[:20]}" in text for name in ("simulate", "profile"))
+    refusals = json.loads(_run(bare_python, "-c", REFUSALS).stdout)
+    assert set(refusals) == {name for name, listed in COMMANDS.items() if listed.needs}
+    for name, refusal in refusals.items():
+        assert f"{name} {refusal}" in text
 
 
 def test_simulate_runs_in_it(bare_python: Path) -> None:
