@@ -27,7 +27,7 @@ test: $(STAMP) $(if $(FILES),,check)  ## every test of seconds (about 9 minutes 
 	@scripts/chromium.sh
 	$(BIN)/python -m pytest -m "not long" -n 3 $(FILES)
 
-test-long: $(STAMP)  ## kills, leaks, fuzz and the long demo (under 60 minutes)
+test-long: $(STAMP)  ## kills, leaks, fuzz and the long demo (about half an hour on 2 cores)
 	@scripts/chromium.sh
 	$(BIN)/python -m pytest -m long -n 3
 

@@ -87,14 +87,18 @@ def _set_up_django(var: Path, database_url: str, valkey_url: str) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
-# All that starts demos, one after the other: they mostly wait, and take 3 GB each. One run that prefills, and
-# with it all that compares with transformers, whose import takes seconds of each process.
+# All that starts demos, one after the other: they mostly wait, and take 3 GB each; but the demo that trains for
+# ten minutes runs beside them. One run that prefills, and with it all that compares with transformers, whose
+# import takes seconds of each process.
 TOGETHER = (
     (
         "tests/demo/test_browser",
         "tests/demo/test_journey.py",
         "tests/demo/test_pages_axe.py",
-        "tests/demo_alone/",
+        "tests/demo_alone/shared/",
+        "tests/demo_alone/test_disk.py",
+        "tests/demo_alone/test_prefill.py",
+        "tests/demo_alone/test_shutdown.py",
     ),
     (
         "tests/runtime/prefill/",

@@ -29,7 +29,7 @@ from tests.demo_alone.own import (
 )
 from tests.waiting import LIMIT_S, has_ended
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 NODE = "us-central-1"
 

@@ -6,7 +6,7 @@ import pytest
 from tests.demo.harness import Client, Demo, run_ids, wait_for
 from tests.demo_alone.own import ended, progress, query, recovering, shim_of, state_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_a_run_goes_on_by_itself(shared: Demo, client: Client, run: str) -> None:
