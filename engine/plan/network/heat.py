@@ -4,7 +4,6 @@ The same sums as the matrix of every pair (`matrix.py`), over whole stages at on
 GPUs are numbered as there, domain by domain.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,13 +61,10 @@ def _tensor_links(job: Job) -> list[Links]:
 
 def _data_links(job: Job) -> dict[str, list[Links]]:
     """The same by kind between members of one data-parallel group."""
-    to: dict[str, tuple[list[list[int]], list[list[int]]]] = defaultdict(lambda: ([], []))
-    for member in range(int(job.strategies.dp)):
-        seen: dict[str, int] = defaultdict(int)
-        for name, others in data_peers(job, member):
-            to[name][seen[name]].append(others)
-            seen[name] += 1
-    return {name: [_links(inside), _links(outside)] for name, (inside, outside) in to.items()}
+    by_member = [data_peers(job, member) for member in range(int(job.strategies.dp))]
+    return {
+        kind: [_links([to[kind][level] for to in by_member]) for level in (0, 1)] for kind in by_member[0]
+    }
 
 
 def _links(to: list[list[int]]) -> Links:

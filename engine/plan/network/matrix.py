@@ -85,10 +85,7 @@ def _sent(
     for size, to in zip(sums["tp"], peers(job.placement.tp, t, all_to_all=False), strict=True):
         for other in to:
             yield me, gpu_number(job, stage, d, other), "tp", size / len(to)
-    groups = defaultdict(list)
-    for name, to in data_peers(job, d):
-        groups[name].append(to)
-    for name, both in groups.items():
+    for name, both in data_peers(job, d).items():
         kind = name if name in KINDS else "dp"
         for size, to in zip(sums[name], both, strict=True):
             for other in to:

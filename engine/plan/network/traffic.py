@@ -244,7 +244,8 @@ def _data_parallel_pairs(job: Job) -> tuple[int, int]:
     with_gradients = with_tokens = 0
     each = int(job.placement.ep.x) + int(job.placement.ep.y) - 2  # peers of a member in its expert group
     for member in range(dp):
-        gradients = {other for _, to in _gradient_peers(job, member) for other in to}
+        kinds = _gradient_peers(job, member).values()
+        gradients = {other for both in kinds for to in both for other in to}
         with_gradients += len(gradients)
         with_tokens += each - sum(_share_experts_tokens(job, member, other) for other in gradients)
     return with_gradients, with_tokens
@@ -264,28 +265,31 @@ def _split(job: Job, member: int) -> tuple[int, tuple[int, int], tuple[int, int]
     return x, (a, b), (ep_outer, ep_inner)
 
 
-def data_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
-    """Receivers of a member of a data-parallel group: (dp, experts_dp or ep; members), rails last.
+def data_peers(job: Job, member: int) -> dict[str, list[list[int]]]:
+    """Receivers of a member of a data-parallel group, [inside its domain, over its rail], by kind: dp, and
+    with experts experts_dp and ep.
 
     A member's position (outer, inner) in the group's grid splits into its position among the GPUs with the
     same experts and its position in the expert-parallel group.
     """
-    yield from _gradient_peers(job, member)
+    by_kind = _gradient_peers(job, member)
     if job.model.moe is None:
-        return
+        return by_kind
     x_ep, y_ep = int(job.placement.ep.x), int(job.placement.ep.y)
     x, (a, b), (ep_outer, ep_inner) = _split(job, member)
-    for to in peers(job.placement.ep, ep_outer * x_ep + ep_inner, all_to_all=True):
-        yield "ep", [(a * y_ep + o // x_ep) * x + b * x_ep + o % x_ep for o in to]
+    both = peers(job.placement.ep, ep_outer * x_ep + ep_inner, all_to_all=True)
+    tokens = [[(a * y_ep + o // x_ep) * x + b * x_ep + o % x_ep for o in to] for to in both]
+    return {**by_kind, "ep": tokens}
 
 
-def _gradient_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
+def _gradient_peers(job: Job, member: int) -> dict[str, list[list[int]]]:
     """Those of `data_peers` that receive gradients."""
     placement = job.placement
-    yield from (("dp", to) for to in peers(placement.dp, member, all_to_all=False))
+    shared = list(peers(placement.dp, member, all_to_all=False))
     if job.model.moe is None:
-        return
+        return {"dp": shared}
     x_ep, y_ep, same = int(placement.ep.x), int(placement.ep.y), int(placement.experts_dp.x)
     x, (a, b), (ep_outer, ep_inner) = _split(job, member)
-    for to in peers(placement.experts_dp, a * same + b, all_to_all=False):
-        yield "experts_dp", [(o // same * y_ep + ep_outer) * x + o % same * x_ep + ep_inner for o in to]
+    both = peers(placement.experts_dp, a * same + b, all_to_all=False)
+    experts = [[(o // same * y_ep + ep_outer) * x + o % same * x_ep + ep_inner for o in to] for to in both]
+    return {"dp": shared, "experts_dp": experts}
