@@ -119,11 +119,8 @@ def _why_excluded(
 
 
 def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
-    """A sentence that compares the best of the options `using` a data centre with the chosen one."""
-    nearest = using[0]
-    for option in using[1:]:
-        if better(option, nearest, objective):
-            nearest = option
+    """A sentence that compares the best of the feasible options `using` a data centre with the chosen one."""
+    nearest = best_of(using, objective)
     ours, theirs = score(chosen, objective), score(nearest, objective)
     name, unit = _NAMES[objective]
     if objective == "throughput":

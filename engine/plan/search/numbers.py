@@ -1,5 +1,6 @@
 """Numbers of DP-cells: those to try, and a bound on each before its routes are known."""
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -152,12 +153,9 @@ class Numbers:
 
 
 def _fewest(capacities: Sequence[int], stages: int) -> int:
-    held = 0
-    for i, capacity in enumerate(sorted(capacities, reverse=True), start=1):
-        held += capacity
-        if held >= stages:
-            return i
-    return len(capacities)
+    """The fewest data centres that hold the stages, or all."""
+    held = list(itertools.accumulate(sorted(capacities, reverse=True)))
+    return min(bisect_left(held, stages) + 1, len(held))
 
 
 def _evenly(most: int, count: int) -> list[int]:
