@@ -136,13 +136,13 @@ def _placed(
     gpus = [(name, cluster.datacenter(name).gpus) for name in order]
     partitions = assign(gpus, job.partitions, gpus_per_stage)
     placed = sum(part.stages for part in partitions)
-    option = placed_option(request, job, dp_cells, () if placed < job.partitions else partitions)
+    reason = None
     if dp_cells % job.step_of_cells:
-        reason = f"{option.pipelines} pipelines: must be a multiple of ep = {job.replicas.ep}"
-        return replace(placed_option(request, job, dp_cells, ()), reason=reason)
-    if placed < job.partitions:
-        return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
-    return option
+        pipelines = dp_cells * job.cell_pipelines
+        reason = f"{pipelines} pipelines: must be a multiple of ep = {job.replicas.ep}"
+    elif placed < job.partitions:
+        reason = short_of_gpus(placed, job.partitions, gpus_per_stage)
+    return replace(placed_option(request, job, dp_cells, () if reason else partitions), reason=reason)
 
 
 def placed_option(request: PlanRequest, job: Job, dp_cells: int, partitions: Partitions) -> Option:
