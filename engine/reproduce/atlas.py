@@ -3,7 +3,7 @@
 from engine.cluster import tcp
 from engine.reproduce import Experiment, Outcome, Plot, Row, Series
 from engine.reproduce.atlas_clusters import cross_dc_gpus, dc_balance
-from engine.reproduce.atlas_testbed import multiple_tcp, single_tcp, slots
+from engine.reproduce.atlas_testbed import multiple_tcp, single_tcp
 from engine.reproduce.atlas_wan import (
     bandwidth_by_distance,
     dp_slow_down,
@@ -12,7 +12,7 @@ from engine.reproduce.atlas_wan import (
     jitter,
     pp_slow_down,
 )
-from engine.reproduce.contention import simulate_under, under_all
+from engine.reproduce.contention import makespan_of, simulate_under, under_all
 from engine.schedule.scenario import Link, Scenario, Times
 from engine.simulate import simulate
 
@@ -33,11 +33,11 @@ def fig6() -> Outcome:
         wan=Link(transfer=2),
         policy="varuna",
     )
-    atlas = under_all(lambda order: slots(simulate_under(scenario, order)))
+    atlas = under_all(lambda order: makespan_of(simulate_under(scenario, order)))
     varuna = Row(
         name="fig6 varuna",
         paper=38,
-        ours=slots(simulate(scenario)),
+        ours=makespan_of(simulate(scenario)),
         unit="slots",
         tolerance=0,
         assumes=FIG6["varuna"],

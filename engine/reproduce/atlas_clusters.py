@@ -14,7 +14,7 @@ from engine.plan.dc_selection import assign
 from engine.plan.request import PlanRequest
 from engine.plan.result import PlanResult
 from engine.reproduce import Explained, Order, Outcome, Plot, Row, Series, order_name
-from engine.reproduce.contention import least_makespan, simulate_under, under_all
+from engine.reproduce.contention import least_makespan, makespan_of, simulate_under, under_all
 from engine.schedule.contention import RULES
 from engine.schedule.scenario import Contention, Link, RecomputeRule, Scenario, Times
 from engine.simulate import simulate
@@ -86,9 +86,7 @@ def _auto_throughput(gpus: tuple[int, ...], ratio: int) -> float:
 
 @cache
 def _auto_makespan(cut: tuple[int, ...], ratio: int) -> float:
-    makespan = simulate_under(_cell(cut, ratio), "auto", EFFORT).makespan
-    assert makespan is not None  # no limits: always feasible
-    return makespan
+    return makespan_of(simulate_under(_cell(cut, ratio), "auto", EFFORT))
 
 
 def _cell(cut: tuple[int, ...], ratio: int) -> Scenario:
@@ -309,19 +307,8 @@ def _inflation(order: Order) -> float:
 
 
 def _varuna_makespan(cut: tuple[int, ...], ratio: int, rule: RecomputeRule) -> float:
-    scenario = Scenario(
-        stages=STAGES,
-        dc_of_stage=[dc for dc, stages in enumerate(cut) for _ in range(stages)],
-        microbatches=MICROBATCHES,
-        times=Times(forward=1, recompute=1, backward=2),
-        wan=Link(transfer=ratio),
-        policy="varuna",
-        recompute_rule=rule,
-        spans=False,
-    )
-    makespan = simulate(scenario).makespan
-    assert makespan is not None  # no limits: always feasible
-    return makespan
+    alone = {"pipelines": 1, "recompute_rule": rule}
+    return makespan_of(simulate(_cell(cut, ratio).model_copy(update=alone)))
 
 
 def _algorithm_time() -> Row:

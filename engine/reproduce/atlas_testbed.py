@@ -12,7 +12,7 @@ from functools import cache
 from engine.cluster import tcp
 from engine.model.presets import preset
 from engine.reproduce import ORDERS, Explained, Order, Outcome, Refuted, Row, order_name
-from engine.reproduce.contention import simulate_under, under_all
+from engine.reproduce.contention import makespan_of, simulate_under, under_all
 from engine.schedule.scenario import Link, RecomputeRule, Scenario, Times
 from engine.simulate import SimulationResult, simulate
 
@@ -96,10 +96,10 @@ def gains(
 ) -> dict[Order, float]:
     """Iteration time of a baseline at `bytes_per_s` over that of Atlas on 5 Gbps, in every order."""
     latency = latency_s / FORWARD_S
-    baseline = slots(cell(over, microbatches, _slots(bytes_per_s), layout=layout, latency=latency))
+    baseline = makespan_of(cell(over, microbatches, _slots(bytes_per_s), layout=layout, latency=latency))
     return under_all(
         lambda order: (
-            baseline / slots(cell(ATLAS, microbatches, C, layout=layout, latency=latency, order=order))
+            baseline / makespan_of(cell(ATLAS, microbatches, C, layout=layout, latency=latency, order=order))
         )
     )
 
@@ -285,6 +285,7 @@ _DIFFER = {
 def _alike(over: Baseline, microbatches: int, order: Order) -> Row:
     expected = _DIFFER.get((over.label, order)) if microbatches == 4 else None
     by_order = gains(over, microbatches, FIVE_GBPS)
+    baseline = makespan_of(cell(over, microbatches, C))
     return Row(
         name=f"multiple TCP, M = {microbatches}: Atlas {order_name(order)} over {over.label}",
         paper=over.multiple,
@@ -301,13 +302,13 @@ def _alike(over: Baseline, microbatches: int, order: Order) -> Row:
         by_order=by_order,
         assumes="GPT-A, C = 3, stages as (2, 1, 1), no propagation; printed as “up to”: M = 4 must reach it, "
         "and M = 16 not pass it",
-        note=f"slots of F: {_in_slots(microbatches)}; the baseline {slots(cell(over, microbatches, C)):.0f}",
+        note=f"slots of F: {_in_slots(microbatches)}; the baseline {baseline:.0f}",
     )
 
 
 def _in_slots(microbatches: int) -> str:
     """What Atlas takes under every rule, and with the best schedule that is known."""
-    taken = under_all(lambda order: slots(cell(ATLAS, microbatches, C, order=order)))
+    taken = under_all(lambda order: makespan_of(cell(ATLAS, microbatches, C, order=order)))
     return ", ".join(f"{order_name(order)} {taken[order]:.0f}" for order in ORDERS)
 
 
@@ -319,30 +320,24 @@ def _why(over: Baseline, order: Order) -> Explained | Refuted:
             by="Atlas is busy “near 45 %” of the time, and GPipe is no slower at any C of 3 to 4",
         )
     blocking = BASELINES[-1] if over.policy == "varuna" else over
-    best = slots(cell(ATLAS, 4, C, order="auto"))
+    best = makespan_of(cell(ATLAS, 4, C, order="auto"))
     causes = (
         [] if order == "auto" else [f"contention {order_name(order)} (auto's schedule: {best:.0f} slots)"]
     )
     if over.label == "Varuna":
         causes.insert(0, "F between R and B in Varuna")
-    return Explained(cause=" and ".join(causes), without_cause=slots(cell(blocking, 4, C)) / best)
+    return Explained(cause=" and ".join(causes), without_cause=makespan_of(cell(blocking, 4, C)) / best)
 
 
 def _most_over_gpipe() -> float:
     """GPipe's iteration over Atlas's, by Atlas's printed utilization, where GPipe is slowest."""
     atlas = cell(ATLAS, 4, C)
-    work = _busy(atlas) * slots(atlas) / 4  # of one microbatch, mean over the GPUs
+    work = _busy(atlas) * makespan_of(atlas) / 4  # of one microbatch, mean over the GPUs
     return max(
-        slots(cell(BASELINES[0], microbatches, ratio)) / (microbatches * work / (UTILIZATION / 100))
+        makespan_of(cell(BASELINES[0], microbatches, ratio)) / (microbatches * work / (UTILIZATION / 100))
         for ratio in RATIOS
         for microbatches in MICROBATCHES
     )
-
-
-def slots(result: SimulationResult) -> float:
-    """The makespan of a cell, in slots of F."""
-    assert result.makespan is not None  # no limits: always feasible
-    return result.makespan
 
 
 def _busy(result: SimulationResult) -> float:

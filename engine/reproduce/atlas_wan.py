@@ -13,8 +13,8 @@ from engine.cluster.regions import paths
 from engine.model.presets import preset
 from engine.model.transformer import Transformer
 from engine.reproduce import Explained, Order, Outcome, Plot, Refuted, Row, Series, Untested
-from engine.reproduce.atlas_testbed import ATLAS, BASELINES, FIVE_GBPS, FORWARD_S, Baseline, C, cell, slots
-from engine.reproduce.contention import under_all
+from engine.reproduce.atlas_testbed import ATLAS, BASELINES, FIVE_GBPS, FORWARD_S, Baseline, C, cell
+from engine.reproduce.contention import makespan_of, under_all
 from engine.schedule.scenario import Link, Scenario, Times
 from engine.simulate import simulate
 
@@ -180,19 +180,16 @@ def pp_slow_down() -> Outcome:
 def _pipeline_s(name: str, bytes_per_s: float) -> float:
     """Iteration seconds of Varuna on six nodes."""
     one = forward_s(name)
-    result = simulate(
-        Scenario(
-            stages=RING,
-            dc_of_stage=[0, 0, 1, 1, 2, 2],
-            microbatches=PP_MICROBATCHES,
-            policy="varuna",
-            times=Times(forward=one, recompute=one, backward=2 * one),
-            wan=Link(transfer=_model(name).activation_bytes(1, 2) / bytes_per_s),
-            spans=False,
-        )
+    scenario = Scenario(
+        stages=RING,
+        dc_of_stage=[0, 0, 1, 1, 2, 2],
+        microbatches=PP_MICROBATCHES,
+        policy="varuna",
+        times=Times(forward=one, recompute=one, backward=2 * one),
+        wan=Link(transfer=_model(name).activation_bytes(1, 2) / bytes_per_s),
+        spans=False,
     )
-    assert result.makespan is not None  # no limits: always feasible
-    return result.makespan
+    return makespan_of(simulate(scenario))
 
 
 def bandwidth_by_distance() -> Outcome:
@@ -260,7 +257,7 @@ def _iteration_s(
     one = forward_s(name)
     # Rounded, so that GPT-A's messages take three slots and not 3 − 4e-16.
     transfer = round(_model(name).activation_bytes(1, 2) / bytes_per_s / one, 12)
-    return slots(cell(what, microbatches, transfer, order=order)) * one
+    return makespan_of(cell(what, microbatches, transfer, order=order)) * one
 
 
 def iteration_by_latency() -> Outcome:

@@ -45,6 +45,12 @@ def simulate_under(scenario: Scenario, order: Order, effort: int = EFFORT) -> Si
     return simulate_schedule(scenario, built.schedule)
 
 
+def makespan_of(result: SimulationResult) -> float:
+    """The makespan of a cell without limits, in its unit of time."""
+    assert result.makespan is not None, f"{result.scenario.policy} has a schedule"
+    return result.makespan
+
+
 def least_makespan(scenario: Scenario) -> float:
     """The proven bound of straight schedules that share links in time; rounded up where all times are whole,
     as every makespan is then."""

@@ -7,9 +7,11 @@ from importlib.resources import files
 
 import numpy as np
 
+from engine.errors import Infeasible
 from engine.model.presets import PRESETS
 from engine.plan.cross_dc import Boundary, Choice, CrossDcJob, data_parallel, pipeline_parallel
 from engine.reproduce import Experiment, Explained, Outcome, Plot, Refuted, Row, Series, Untested
+from engine.reproduce.contention import makespan_of
 from engine.schedule.scenario import Link, Scenario, Times
 from engine.simulate import simulate
 
@@ -71,10 +73,14 @@ def _job(dcs: int = 2, memory: float = 1.0) -> CrossDcJob:
 
 def _speedup(job: CrossDcJob, wan: Boundary) -> tuple[float, str]:
     """Cross-DC PP over cross-DC DP, and the better traversal."""
-    data, pipeline = data_parallel(job, wan), pipeline_parallel(job, wan)
-    assert isinstance(data, Choice), "1F1B's memory is enough for ZB-V"
-    assert isinstance(pipeline, Choice), "a greedy policy fits any memory of one microbatch and more"
+    data, pipeline = _chosen(data_parallel(job, wan)), _chosen(pipeline_parallel(job, wan))
     return data.seconds / pipeline.seconds, pipeline.policy.removeprefix("crosspipe-")
+
+
+def _chosen(choice: Choice | Infeasible) -> Choice:
+    """1F1B's memory is enough for ZB-V, and a greedy policy fits any memory of one microbatch and more."""
+    assert isinstance(choice, Choice)
+    return choice
 
 
 def dp_against_pp() -> Outcome:
@@ -111,14 +117,11 @@ def _slow_boundary() -> Refuted:
     bounds = []
     for microbatches in MICROBATCHES:
         job = replace(_job(), microbatches=microbatches)
-        compute = data_parallel(job, Boundary(bytes_per_s=math.inf, latency_s=0))
+        compute = _chosen(data_parallel(job, Boundary(bytes_per_s=math.inf, latency_s=0)))
         slow, fast = (
-            pipeline_parallel(job, Boundary(bytes_per_s=float(b) * 1e9, latency_s=SHOWN_LATENCY_S))
+            _chosen(pipeline_parallel(job, Boundary(bytes_per_s=float(b) * 1e9, latency_s=SHOWN_LATENCY_S)))
             for b in (REFUTED_GB_S, BY_GB_S)
         )
-        assert isinstance(compute, Choice)
-        assert isinstance(slow, Choice)
-        assert isinstance(fast, Choice)
         gradients_s = printed[BY_GB_S] * fast.seconds - compute.seconds
         bounds.append((compute.seconds + ratio * gradients_s) / slow.seconds)
     return Refuted(
@@ -285,9 +288,7 @@ def blocking_span(policy: str, times: Times, delay: float) -> float:
     Only the sum of latency and transfer counts.
     """
     scenario = _table_scenario(policy, times, _halves(2), Link(latency=delay), None)
-    makespan = simulate(scenario.model_copy(update={"sends": "blocking"})).makespan
-    assert makespan is not None, f"{policy} has no limit"
-    return makespan
+    return makespan_of(simulate(scenario.model_copy(update={"sends": "blocking"})))
 
 
 def memory_and_dcs() -> Outcome:
@@ -325,21 +326,18 @@ def pp_against_dp_degree() -> Outcome:
     for link in PLOTTED:
         deep = _span("crosspipe-ud", times, _halves(2), link, TABLE_STAGES)
         # Half the microbatches a pipeline, and two pipelines on the boundary: each has half of it.
-        shallow = simulate(
-            Scenario(
-                stages=4,
-                dc_of_stage=[0, 0, 1, 1],
-                pipelines=2,
-                microbatches=12,
-                spans=False,
-                times=Times(**{kind: 2 * t for kind, t in times.model_dump().items()}),
-                policy="crosspipe-ud",
-                wan=Link(latency=link.latency, transfer=2 * link.transfer),
-                memory_limit=4,
-            )
-        ).makespan
-        assert shallow is not None
-        ratios.append(shallow / deep)
+        shallow = Scenario(
+            stages=4,
+            dc_of_stage=[0, 0, 1, 1],
+            pipelines=2,
+            microbatches=12,
+            spans=False,
+            times=Times(**{kind: 2 * t for kind, t in times.model_dump().items()}),
+            policy="crosspipe-ud",
+            wan=Link(latency=link.latency, transfer=2 * link.transfer),
+            memory_limit=4,
+        )
+        ratios.append(makespan_of(simulate(shallow)) / deep)
     plot = Plot(
         name="crosspipe-pp-dp",
         title="PP 4 × DP 2 over PP 8, M70",
@@ -372,9 +370,7 @@ def _table_scenario(
 
 
 def _span(policy: str, times: Times, dc_of_stage: list[int], link: Link, memory: int | None) -> float:
-    makespan = simulate(_table_scenario(policy, times, dc_of_stage, link, memory)).makespan
-    assert makespan is not None, f"{policy} fits a memory of {memory}"
-    return makespan
+    return makespan_of(simulate(_table_scenario(policy, times, dc_of_stage, link, memory)))
 
 
 def _read(name: str) -> list[dict[str, str]]:

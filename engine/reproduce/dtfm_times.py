@@ -21,6 +21,7 @@ from engine.plan.placement.place import default_evaluations, lay_out, solve
 from engine.plan.placement.problem import Problem, data_cost_s, problem
 from engine.plan.placement.result import Placement
 from engine.plan.placement.scenarios import Case
+from engine.reproduce.contention import makespan_of
 from engine.schedule.scenario import Link, Scenario, Times
 from engine.simulate import simulate
 
@@ -118,9 +119,7 @@ def pipeline_s(
         policy=policy,
         spans=False,
     )
-    makespan = simulate(scenario).makespan
-    assert makespan is not None  # no limits: always feasible
-    return makespan
+    return makespan_of(simulate(scenario))
 
 
 def forward_s(job: Job, grid: Grid) -> float:

@@ -4,9 +4,7 @@ Traffic (Figs. 2–5) is in rail_only_traffic, sweeps (Figs. 8–10) in rail_onl
 Korthikanti et al. (2022).
 """
 
-import csv
 from dataclasses import dataclass, replace
-from importlib.resources import files
 
 from engine.cluster.collectives import Rates, full_bisection_s, hierarchical_s
 from engine.cluster.fabric import Fabric, Prices, most_spares, rail_only, rail_optimised, with_spares
@@ -17,15 +15,11 @@ from engine.model.iteration import Machine, iteration
 from engine.model.kernels import Device, How
 from engine.model.layout import Strategies
 from engine.model.presets import preset
-from engine.model.transformer import Transformer
 from engine.reproduce import Experiment, Explained, Outcome, Refuted, Row
 from engine.reproduce.rail_only_sweeps import SWEEPS, TIME_TOLERANCE
-from engine.reproduce.rail_only_traffic import TRAFFIC
+from engine.reproduce.rail_only_traffic import FULL, SELECTIVE, TRAFFIC, gpt, table
 
-VOCAB, SEQ = 51_200, 2048
 A100_PEAK_FLOPS = gpu("a100-80g").flops(2)
-FULL = How(recompute="full", sequence_parallel=False, fused_attention=False)
-SELECTIVE = How(recompute="selective", sequence_parallel=True, fused_attention=False)
 HB_DOMAIN = 256
 FITTED = "one set of four efficiencies, fitted to the eight times of these runs"
 
@@ -38,13 +32,6 @@ TABLE_2 = (
     (65_536, 128, 38, 37),
     (65_536, 256, 77, 75),
 )
-
-
-def gpt(layers: int, hidden: int, heads: int) -> Transformer:
-    """A GPT as the published runs have it."""
-    return Transformer(
-        layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, vocab=VOCAB, seq=SEQ
-    )
 
 
 def machines(gpu_type: str, efficiency: Efficiency) -> Machine:
@@ -93,12 +80,7 @@ def held_out() -> tuple[HeldOut, ...]:
     """Megatron-LM's table 1 from 18 billion parameters on, the 530B run on eight replicas, Llama 3 on
     H100s.
     """
-    return (*map(_megatron, _table("megatron")), _eight_replicas(), *map(_llama_3, _table("llama3")))
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    text = files("engine").joinpath(f"data/korthikanti/{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return (*map(_megatron, table("megatron")), _eight_replicas(), *map(_llama_3, table("llama3")))
 
 
 def _megatron(row: dict[str, str]) -> HeldOut:

@@ -13,13 +13,12 @@ from engine.plan.network.matrix import matrix
 from engine.plan.network.traffic import Job, Traffic, traffic
 from engine.reproduce import Experiment, Explained, Outcome, Plot, Refuted, Row, Series
 
-MEGATRON = How(recompute="full", sequence_parallel=False, fused_attention=False)
+FULL = How(recompute="full", sequence_parallel=False, fused_attention=False)
 SELECTIVE = How(recompute="selective", sequence_parallel=True, fused_attention=False)
 
 
-def _gpt(
-    layers: int, hidden: int, heads: int, vocab: int = 51_200, moe: Experts | None = None
-) -> Transformer:
+def gpt(layers: int, hidden: int, heads: int, vocab: int = 51_200, moe: Experts | None = None) -> Transformer:
+    """A GPT as the published runs have it."""
     return Transformer(
         layers=layers,
         hidden=hidden,
@@ -32,16 +31,21 @@ def _gpt(
     )
 
 
+def table(name: str) -> list[dict[str, str]]:
+    """The published runs in a file (engine/data/korthikanti/SOURCE.md)."""
+    text = files("engine").joinpath(f"data/korthikanti/{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
 @cache
 def megatron_jobs() -> dict[str, Job]:
     """The four models of Fig. 2 as Megatron-LM ran them, on machines of 8."""
-    text = files("engine").joinpath("data/korthikanti/megatron.csv").read_text(encoding="utf-8")
     jobs = {}
-    for row in list(csv.DictReader(text.splitlines()))[-4:]:
+    for row in table("megatron")[-4:]:
         gpus, batch, tp, pp = (int(row[name]) for name in ("gpus", "batch", "tp", "pp"))
         jobs[f"{row['parameters_billion']}B"] = Job(
-            model=_gpt(int(row["layers"]), int(row["hidden"]), int(row["heads"])),
-            how=MEGATRON,
+            model=gpt(int(row["layers"]), int(row["hidden"]), int(row["heads"])),
+            how=FULL,
             strategies=Strategies(tp=tp, pp=pp, dp=gpus // (tp * pp), interleave=1, micro_batch=1),
             batch=batch,
             hb_domain=8,
@@ -179,7 +183,7 @@ def _gradients_of_a_middle_stage(job: Job) -> float:
 def fig_4() -> Outcome:
     """GPT-1T on 16 HB domains of 256: TP 8, DP 64 over two domains, PP 8."""
     job = Job(
-        model=_gpt(128, 25_600, 160),
+        model=gpt(128, 25_600, 160),
         how=SELECTIVE,
         strategies=Strategies(tp=8, pp=8, dp=64, interleave=1, micro_batch=1),
         batch=4096,
@@ -224,7 +228,7 @@ def fig_5() -> Outcome:
     """MoE-1.3B of DeepSpeed-MoE, 128 experts on 16 machines of 8 A100s."""
     moe = Experts(experts=128, top_k=1, every=2)
     job = Job(
-        model=_gpt(24, 2048, 16, vocab=50_257, moe=moe),
+        model=gpt(24, 2048, 16, vocab=50_257, moe=moe),
         how=SELECTIVE,
         strategies=Strategies(tp=1, pp=1, dp=128, interleave=1, micro_batch=1),
         batch=512,
