@@ -6,16 +6,14 @@ first and last stage, and the few bytes of cross entropy and gradient norm.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from engine.cluster.collectives import Operation
 from engine.model.kernels import WIDTH, How
-from engine.model.layout import Grid, Placement, Strategies, expert_parallel
+from engine.model.layout import Grid, Placement, Strategies, Values, expert_parallel
 from engine.model.transformer import Transformer
-
-Values = Any  # a number or an array of numbers: what numpy computes with
 
 Kind = Literal["tp", "pp", "ep"]
 # A charge comes with each block, each block with experts, the first or last stage, or each arrival at a

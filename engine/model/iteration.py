@@ -7,7 +7,6 @@ optimizer. Nothing overlaps.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,17 @@ from engine.cluster.collectives import Rates, full_bisection_s, hierarchical_s
 from engine.model import kernels
 from engine.model.charges import Charge, arrivals_per_stage, gradient_bytes, microbatch_charges
 from engine.model.kernels import Device, How
-from engine.model.layout import Placement, Strategies, expert_parallel, fullest_stage, last_stage, place
+from engine.model.layout import (
+    Placement,
+    Strategies,
+    Values,
+    expert_parallel,
+    fullest_stage,
+    last_stage,
+    place,
+)
 from engine.model.memory import moe_blocks, stage_parameters, unshared_parameters
 from engine.model.transformer import Transformer
-
-Values = Any  # a number or an array of numbers: what numpy computes with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,15 @@ float: numpy's integers would wrap around for absurdly large models.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from engine.cluster.gpus import Gpu
 from engine.model.efficiency import Efficiency
 from engine.model.flops import Recompute
+from engine.model.layout import Values
 from engine.model.transformer import Transformer
 
-Values = Any  # a number or an array of numbers: what numpy computes with
 WIDTH = 2  # bytes of a number
 
 # Bytes read and written per number by the fused kernels, forward and backward.

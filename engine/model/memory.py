@@ -8,16 +8,13 @@ gradient of two, fp32 master weight and two moments (Rajbhandari et al. 2020, §
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from engine.model.context_parallel import part_bytes
 from engine.model.kernels import WIDTH, How
-from engine.model.layout import Strategies, expert_parallel, fullest_stage, last_stage
+from engine.model.layout import Strategies, Values, expert_parallel, fullest_stage, last_stage
 from engine.model.transformer import Transformer
-
-Values = Any  # a number or an array of numbers: what numpy computes with
 
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
