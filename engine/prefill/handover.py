@@ -7,7 +7,7 @@ cache that is not fetched is freed when its lease ends.
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -115,23 +115,6 @@ class HandedOver(Document):
     remote_tokens: Count
     stages: Count
     next_token: Index
-
-
-class HandOver(Protocol):
-    """Actions of one stage on its part of a complete cache."""
-
-    def offer(self, request: str, *, lease_s: float) -> StageCache:
-        """Hold it for a decode worker for `lease_s` seconds, and return its address."""
-
-    def withdraw(self, request: str) -> bool:
-        """Free it, for example when its client went away; False if nothing is held."""
-
-
-class CacheSource(Protocol):
-    """Actions of a decode worker on the answer: fetch the whole cache, after which the stages have none."""
-
-    def fetch(self, params: KvTransferParams) -> Any:
-        """The cache, in the decode worker's own form."""
 
 
 def transfer_params(

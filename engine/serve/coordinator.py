@@ -1,6 +1,6 @@
 """A coordinator's requests from their receipt to their last token.
 
-No sockets and no waiting here: callers hand in what comes, what goes out goes to `Gateway`, `Peer` and
+No sockets and no waiting here: callers hand in what comes, what goes out goes to a `Peer` and the
 `Decoder`, and `turn` does what is due. A request's prompt lives in its `PrefillProgress` and nowhere else.
 """
 
@@ -29,7 +29,7 @@ from engine.serve.coordinator_counts import Counts
 from engine.serve.coordinator_plan import CoordinatorPlan
 from engine.serve.decoding import MISSING
 from engine.serve.delivered import DeliveryRecord
-from engine.serve.prefill_progress import Decoder, Gateway, Model, Peer, PrefillProgress, encoded, gpus_of
+from engine.serve.prefill_progress import Decoder, Model, Peer, PrefillProgress, encoded, gpus_of
 from engine.serve.prefill_wire import (
     CachePushed,
     Cancel,
@@ -96,7 +96,7 @@ class PrefillCoordinator:
 
     # Gateways.
 
-    def submit(self, gateway: Gateway, request: PrefillRequest) -> None:
+    def submit(self, gateway: Peer, request: PrefillRequest) -> None:
         """Accept or refuse a request, at once; of a quote, say so and keep nothing."""
         now_ms = self._now_ms()
         name = id(gateway), request.request
@@ -115,16 +115,14 @@ class PrefillCoordinator:
         key = f"{self._number}-{request.request}"
         objective = request.ttft_objective_ms
         beyond_ms = self.plan.beyond_lan_ms(request.link, len(ids))
-        ask = self.plan.quote if request.quote else self.plan.offer
-        placed = ask(
-            PlacementQuery(
-                id=key,
-                tokens=len(ids),
-                arrival_ms=max(now_ms, self.plan.controller.now_ms),
-                priority=request.priority,
-                deadline_ms=now_ms + objective - beyond_ms if objective is not None else np.inf,
-            )
+        query = PlacementQuery(
+            id=key,
+            tokens=len(ids),
+            arrival_ms=max(now_ms, self.plan.controller.now_ms),
+            priority=request.priority,
+            deadline_ms=now_ms + objective - beyond_ms if objective is not None else np.inf,
         )
+        placed = self.plan.offer(query, quote=request.quote)
         if isinstance(placed, Refusal):
             after = placed.retry_after_ms
             self._refuse(gateway, request, placed.reason, retry_after_ms=after, prompt_tokens=len(ids))
@@ -155,18 +153,18 @@ class PrefillCoordinator:
         gateway.post(accepted)
         self._overtaken()
 
-    def withdraw(self, gateway: Gateway, request: str) -> None:
+    def withdraw(self, gateway: Peer, request: str) -> None:
         """The client is gone."""
         key = self._names.get((id(gateway), request))
         if key is not None:
             self._fail(self._requests[key], "cancelled")
 
-    def account(self, gateway: Gateway, requests: Sequence[str]) -> None:
+    def account(self, gateway: Peer, requests: Sequence[str]) -> None:
         """Tell a gateway what was delivered of requests, perhaps of another one's that is gone."""
         for request in requests:
             gateway.post(self._delivered.account(request))
 
-    def gateway_lost(self, gateway: Gateway) -> None:
+    def gateway_lost(self, gateway: Peer) -> None:
         """A gateway is gone, and with it all clients that sent requests through it."""
         for owner, request in list(self._names):
             if owner == id(gateway):
@@ -272,7 +270,7 @@ class PrefillCoordinator:
         for progress in [one for one in self._requests.values() if one.made]:
             self._fail(progress, "decode", "the decoder ended")
 
-    def _ids(self, gateway: Gateway, request: PrefillRequest) -> list[int] | None:
+    def _ids(self, gateway: Peer, request: PrefillRequest) -> list[int] | None:
         """The prompt as ids; None where it was refused."""
         try:
             ids = encoded(request, self.model)
@@ -294,7 +292,7 @@ class PrefillCoordinator:
             return ids
         return None
 
-    def _refuse(self, gateway: Gateway, request: PrefillRequest, reason: Any, **what: Any) -> None:
+    def _refuse(self, gateway: Peer, request: PrefillRequest, reason: Any, **what: Any) -> None:
         if not request.quote:
             self.counts.refused[reason] += 1
         gateway.post(Refused(request=request.request, reason=reason, **what))

@@ -144,17 +144,11 @@ class CoordinatorPlan:
         resume_ms = self._cell.resume_ms(now_ms)
         return self.controller.training_moved(0, self._cell.bubbles(pattern, resume_ms), resume_ms)
 
-    def offer(self, request: PlacementQuery) -> Placement | Refusal:
-        """Accept or refuse, at `request.arrival_ms`."""
+    def offer(self, request: PlacementQuery, *, quote: bool = False) -> Placement | Refusal:
+        """Accept or refuse, at `request.arrival_ms`; of a quote only say which: nothing is held."""
         controller = self.controller
         controller.paused = self.slowdown.paused
-        return controller.offer(request)
-
-    def quote(self, request: PlacementQuery) -> Placement | Refusal:
-        """What `offer` would answer; nothing is held."""
-        controller = self.controller
-        controller.paused = self.slowdown.paused
-        return controller.quote(request)
+        return controller.quote(request) if quote else controller.offer(request)
 
     def beyond_lan_ms(self, link: KvLink | None, tokens: int) -> float:
         """How much longer the KV cache of a prompt takes to a decode GPU behind `link` than to one here."""

@@ -2,14 +2,14 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from engine.control.handshake import Handshake, Identity, dial
 from engine.control.thread_driver import greet
-from engine.prefill.handover import CacheSource, KvTransferParams, StageCache
+from engine.prefill.handover import KvTransferParams, StageCache
 from engine.serve.kv_pool import KvShape
 from engine.serve.kv_wire import Frame, KvTransferError, receive_frame, secured, send_frame
 from engine.serve.weights import DTYPES
@@ -30,7 +30,7 @@ class ReceivedCache:
         return [(part[0, layer], part[1, layer]) for part in self.parts for layer in range(part.shape[1])]
 
 
-class KvClient(CacheSource):
+class KvClient:
     """Fetches caches for one decode worker.
 
     me : its own rank, apart from all of the run's, with the run, generation and secret of the prefill side.
@@ -94,14 +94,11 @@ class KvClient(CacheSource):
     def _shape(self, header: Frame, params: KvTransferParams, stage: StageCache) -> KvShape:
         """The shape that a stage announces, if this model has it and it is what the answer promised."""
         block_tokens = header.get("block_tokens")
+        part = replace(self.shape, first_layer=stage.first_layer, layers=stage.layers)
         expected: Frame = {
             "cache": params.remote_request_id,
             "tokens": params.remote_tokens,
-            "first_layer": stage.first_layer,
-            "layers": stage.layers,
-            "kv_heads": self.shape.kv_heads,
-            "head_size": self.shape.head_size,
-            "dtype": self.shape.dtype,
+            **part.header(),
             "block_tokens": block_tokens,
         }
         if header != expected:
@@ -111,14 +108,7 @@ class KvClient(CacheSource):
             )
         if not isinstance(block_tokens, int) or not 0 < block_tokens <= 1_000_000:
             raise KvTransferError(f"a cache in blocks of {block_tokens!r} tokens")
-        shape = KvShape(
-            first_layer=stage.first_layer,
-            layers=stage.layers,
-            kv_heads=self.shape.kv_heads,
-            head_size=self.shape.head_size,
-            dtype=self.shape.dtype,
-            block_tokens=block_tokens,
-        )
+        shape = replace(part, block_tokens=block_tokens)
         if shape.blocks_of(params.remote_tokens) != len(stage.block_ids):
             raise KvTransferError(f"{len(stage.block_ids)} blocks do not hold {params.remote_tokens} tokens")
         return shape

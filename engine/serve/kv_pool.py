@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from threading import RLock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,6 +60,10 @@ class KvShape:
             dtype=dtype,
             block_tokens=block_tokens,
         )
+
+    def header(self) -> dict[str, Any]:
+        """What a stage says of a cache before it sends the blocks (docs/dev/kv-handover.md)."""
+        return asdict(self)
 
     @property
     def token_bytes(self) -> int:

@@ -95,7 +95,7 @@ class KvPusher:
                     self._open.discard(talking)
 
     def _converse(self, connected: socket.socket, order: PushCache, cache: KvCache) -> None:
-        to, shape, key = order.to, cache.shape, bytes.fromhex(order.to.key)
+        to, key = order.to, bytes.fromhex(order.to.key)
         me = Identity(rank=order.stage, run=f"{RUN}/{to.request}", generation=VERSION, secret=key)
         handshake = Handshake(dial(me, peer=RECEIVER, index=order.stage, count=order.stages))
         try:
@@ -108,12 +108,7 @@ class KvPusher:
             "stages": order.stages,
             "tokens": cache.tokens,
             "next_token": order.token,
-            "first_layer": shape.first_layer,
-            "layers": shape.layers,
-            "kv_heads": shape.kv_heads,
-            "head_size": shape.head_size,
-            "dtype": shape.dtype,
-            "block_tokens": shape.block_tokens,
+            **cache.shape.header(),
         }
         send_frame(connected, header)
         for index, piece in blocks_of(self._pool, cache):

@@ -11,16 +11,16 @@ import time
 from engine.control.handshake import Handshake, Identity
 from engine.control.listening import listen
 from engine.control.thread_server import ThreadServer
-from engine.prefill.handover import HandOver, StageCache
+from engine.prefill.handover import StageCache
 from engine.serve.kv_pool import Freed, KvCache, KvPool, LeaseEnded, blocks_of
-from engine.serve.kv_wire import REFUSED, Frame, KvTransferError, receive_frame, secured, send_frame
+from engine.serve.kv_wire import REFUSED, KvTransferError, receive_frame, secured, send_frame
 from engine.transport.tls import TlsContexts, TlsFiles
 
 PATIENCE_S = 10.0  # for a decoder that says, and takes, nothing
 MOST_GUESTS = 64
 
 
-class KvServer(HandOver):
+class KvServer:
     """Serves one stage's pool at `host`; a thread for each decode worker, and one that ends leases in time.
 
     me : the rank that owns the stage; a decode worker must know the same run, generation and secret.
@@ -71,10 +71,6 @@ class KvServer(HandOver):
             layers=shape.layers,
         )
 
-    def withdraw(self, request: str) -> bool:
-        """Free the request's cache; a transfer that is under way breaks off."""
-        return self.pool.free(request, Freed.ABORTED)
-
     def close(self) -> None:
         """End all conversations and wait for their threads."""
         self._server.close()
@@ -86,12 +82,9 @@ class KvServer(HandOver):
         return None if ends is None else ends - time.monotonic()
 
     def _attend(self, connected: socket.socket, _: Handshake) -> None:
-        # Of a decoder that dies, what it held is freed where it is held.
+        """Of a decoder that dies, what it held is freed where it is held."""
         connected.settimeout(self._patience_s)
-        self._converse(connected)
-
-    def _converse(self, connected: socket.socket) -> None:
-        header, _ = receive_frame(connected)
+        header, _body = receive_frame(connected)
         request = header.get("fetch")
         blocks = header.get("blocks")
         if not isinstance(request, str) or not isinstance(blocks, list):
@@ -110,18 +103,7 @@ class KvServer(HandOver):
             self.pool.free(request, Freed.DECODER_LOST, same=cache)  # gone already where all went well
 
     def _send(self, connected: socket.socket, cache: KvCache) -> None:
-        shape = cache.shape
-        header: Frame = {
-            "cache": cache.request,
-            "tokens": cache.tokens,
-            "first_layer": shape.first_layer,
-            "layers": shape.layers,
-            "kv_heads": shape.kv_heads,
-            "head_size": shape.head_size,
-            "dtype": shape.dtype,
-            "block_tokens": shape.block_tokens,
-        }
-        send_frame(connected, header)
+        send_frame(connected, {"cache": cache.request, "tokens": cache.tokens, **cache.shape.header()})
         for index, piece in blocks_of(self.pool, cache):
             send_frame(connected, {"block": cache.blocks[index]}, piece)
 

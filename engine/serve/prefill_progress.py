@@ -14,14 +14,8 @@ from engine.serve.answer_text import AnswerText
 from engine.serve.tokenizing import Tokenizer
 
 
-class Gateway(Protocol):
-    """A gateway."""
-
-    def post(self, message: Document) -> None: ...
-
-
 class Peer(Protocol):
-    """A rank."""
+    """A gateway or a rank."""
 
     def post(self, message: Document) -> None: ...
 
@@ -57,7 +51,7 @@ class PrefillProgress:
     """
 
     key: str
-    gateway: Gateway
+    gateway: Peer
     request: PrefillRequest
     ids: list[int]
     text: AnswerText

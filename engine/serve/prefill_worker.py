@@ -25,10 +25,11 @@ from torch import Tensor
 
 from engine.errors import Infeasible
 from engine.inputs import Document
-from engine.prefill.handover import HandOver
 from engine.serve.chunk_inputs import ChunkInputs
-from engine.serve.hidden_states import HiddenHeader
+from engine.serve.hidden_states import HiddenHeader, HiddenSender
 from engine.serve.kv_pool import Freed, LeaseEnded
+from engine.serve.kv_push import KvPusher
+from engine.serve.kv_server import KvServer
 from engine.serve.prefill_wire import (
     CachePushed,
     Cancel,
@@ -55,17 +56,7 @@ class Coordinator(Protocol):
     def send(self, message: Document) -> None: ...
 
 
-class NextStage(Protocol):
-    """Where hidden states go: to the next stage."""
-
-    def send(self, what: HiddenHeader, hidden: Tensor) -> None: ...
-    def clear(self) -> None: ...
-
-
-class Pusher(Protocol):
-    """Sends caches to receivers."""
-
-    def push(self, order: PushCache, report: Callable[[str], None]) -> None: ...
+SpanTo = Callable[[float, float], None]  # takes the monotonic begin and end of a chunk that ran
 
 
 @dataclass(slots=True)
@@ -111,13 +102,13 @@ class PrefillWorker:
     def __init__(
         self,
         stage: PrefillStage,
-        server: HandOver,
+        server: KvServer,
         *,
         ops: int,
         leads: bool,
-        span: "SpanTo",
-        next_stage: NextStage | None = None,
-        pusher: Pusher | None = None,
+        span: SpanTo,
+        next_stage: HiddenSender | None = None,
+        pusher: KvPusher | None = None,
     ) -> None:
         self._stage, self._server, self._span, self._next_stage = stage, server, span, next_stage
         self._pusher = pusher
@@ -378,9 +369,3 @@ class PrefillWorker:
                 request=chunk.request, done=chunk.done, tokens=chunk.tokens, lease_s=chunk.lease_s
             )
             self._next_stage.send(what, hidden)
-
-
-class SpanTo(Protocol):
-    """Takes note of a chunk that ran."""
-
-    def __call__(self, start: float, end: float) -> None: ...

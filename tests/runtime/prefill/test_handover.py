@@ -158,7 +158,7 @@ def test_a_lease_ends_without_anybody_asking(service: Service, worker: DecodeWor
 
 def test_a_withdrawn_cache_is_gone(service: Service, worker: DecodeWorker) -> None:
     params = service.offer(service.prefill(prompt(20)))
-    assert [server.withdraw("r") for server in service.servers] == [True] * 3
+    assert [server.pool.free("r", Freed.ABORTED) for server in service.servers] == [True] * 3
     assert service.bytes_in_use == 0
     with pytest.raises(KvTransferError, match="no such cache"):
         worker.fetch(params)
