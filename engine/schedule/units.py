@@ -12,10 +12,19 @@ MOST_UNITS = 1e12
 def common_unit(times: NDArray[np.float64]) -> float | None:
     """The greatest unit, at least 1/120, of which all `times` are whole multiples; None: there is none."""
     times = np.unique(times[times > 0])
-    for parts in range(1, FINEST_UNIT + 1):
-        units = np.round(times * parts)
-        if not len(units) or units.max() > MOST_UNITS:
+    if not len(times) or np.round(times[-1]) > MOST_UNITS:
+        return None
+    # Most units already fail at the shortest time: only the others are tried with all times.
+    shortest = times[0] * np.arange(1, FINEST_UNIT + 1)
+    for parts in (1 + np.flatnonzero(_are_whole(shortest))).tolist():
+        if np.round(times[-1] * parts) > MOST_UNITS:
             return None
-        if np.all(units > 0) and np.all(np.abs(times * parts - units) <= ROUNDING * units):
-            return float(np.gcd.reduce(units.astype(np.int64))) / parts
+        if np.all(_are_whole(times * parts)):
+            return float(np.gcd.reduce(np.round(times * parts).astype(np.int64))) / parts
     return None
+
+
+def _are_whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether each value is a whole number above 0."""
+    whole = np.round(values)
+    return (whole > 0) & (np.abs(values - whole) <= ROUNDING * whole)
