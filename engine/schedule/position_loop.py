@@ -26,12 +26,16 @@ class PositionLoop:
     """The event loop for one scenario in one frame; it can run any number of times.
 
     cell : input of the kernel; `cell._replace` makes variants of it.
+    kinds : number of kinds of ops.
+    queues : whether messages wait at any link.
     """
 
     scenario: Scenario
     frame: Frame
     rule: RecomputeRule
     cell: Cell
+    kinds: int
+    queues: bool
 
     @classmethod
     def of(
@@ -44,10 +48,13 @@ class PositionLoop:
         takes_turns = scenario.hop_is_wan & (frame.sharing == "temporal") & (scenario.pipelines > 1)
         shared = takes_turns & (used.sum(axis=0) > 0)
         length = durations(scenario, traversal.chunks, split=split)
+        queued = ((used > 1) & (transfer_time > 0) | shared).reshape(-1)
         return cls(
             scenario=scenario,
             frame=frame,
             rule=rule,
+            kinds=2 + bool(length[kernel.R].any()) + split,
+            queues=bool(queued.any()),
             cell=Cell(
                 pipelines=scenario.pipelines if shared.any() else 1,
                 microbatches=scenario.microbatches,
@@ -61,7 +68,7 @@ class PositionLoop:
                 link_of=traversal.link_of,
                 transfer_of=traversal.transfer_of,
                 shared=np.tile(shared, 2),
-                queued=((used > 1) & (transfer_time > 0) | shared).reshape(-1),
+                queued=queued,
                 cap=traversal.chunks * scenario.limits("memory_limit"),
                 full_cap=traversal.chunks * scenario.limits("full_limit"),
                 window=scenario.microbatches,
@@ -82,8 +89,7 @@ class PositionLoop:
         cell = self.cell
         n, micro, positions = cell.pipelines, cell.microbatches, len(cell.stage_of)
         stages, transfers = len(cell.position_of), len(cell.link_of)
-        kinds = 2 + bool(cell.durations[kernel.R].any()) + cell.split
-        queued = int(cell.queued.any())
+        kinds, queued = self.kinds, int(self.queues)
         if order is None:
             ops = np.full((n, stages, kinds * cell.chunks * micro), NO_OP, dtype=np.int32)
         else:
