@@ -87,9 +87,9 @@ def _set_up_django(var: Path, database_url: str, valkey_url: str) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
-# All that starts demos, one after the other: they mostly wait, and take 3 GB each; but the demo that trains for
-# ten minutes runs beside them. One run that prefills, and with it all that compares with transformers, whose
-# import takes seconds of each process.
+# All that starts demos, one after the other: they mostly wait, and take 3 GB each; but the demo that trains
+# for ten minutes runs beside them. One run that prefills, and with it all that compares with transformers,
+# whose import takes seconds of each process.
 TOGETHER = (
     (
         "tests/demo/test_browser",
