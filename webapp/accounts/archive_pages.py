@@ -54,9 +54,9 @@ class ArchivePages:
 
     def bulk(self, request: HttpRequest) -> str:
         """`address` where the user may do this to some things, for `list_page`; else empty."""
-        roles = getattr(request, "roles", {}).values()
+        own = getattr(request, "team_roles", ())
         user: Any = request.user
-        return self.address if user.is_superuser or any(role in OPERATORS for role in roles) else ""
+        return self.address if user.is_superuser or any(role in OPERATORS for _, role in own) else ""
 
     def archive_page(self, request: HttpRequest) -> HttpResponse:
         return self._changed(request, archive, "Archived {}. The filter Archived of the list shows {}.")

@@ -110,7 +110,9 @@ class SwapResult:
             "utilization": step and step.utilization,
             "allreduce_s": None if fleet is None else fleet.allreduce_s,
             "fleet": None if fleet is None else fleet.as_dict(),
-            "compare": [asdict(row) for row in self.compare],
+            "compare": [
+                asdict(row) | {"stages": [list(stage) for stage in row.stages]} for row in self.compare
+            ],
         }
         if self.kernel_utilization is not None:
             fields["kernel_utilization"] = self.kernel_utilization
