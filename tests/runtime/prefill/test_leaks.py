@@ -49,7 +49,7 @@ def one(request: str, server: KvServer, client: KvClient, rng: random.Random, en
         came = client.fetch(transfer_params(engine_id="e", request=request, tokens=tokens, stages=[stage]))
         assert came.tokens == tokens
     elif end == "aborted":
-        assert server.withdraw(request)
+        assert pool.free(request, Freed.ABORTED)
     elif end != "expired":
         die(stage, request, late=end == "died late")
     ended.append(end)
