@@ -19,7 +19,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from tests.runtime.tp_ranks import forked, reap
 
 CASES = [("gpipe", 2), ("1f1b", 2), ("1f1b", 4), ("interleaved", 2)]
-FORWARD_S, BACKWARD_S = 0.03, 0.06
+# A quarter of an op is what `meridian analyze` takes for one: no pause of a busy machine may be so long.
+FORWARD_S, BACKWARD_S = 0.12, 0.24
 MICROBATCHES, STEPS, WARM = 4, 2, 2
 
 worked: list[tuple[float, float]] = []
@@ -96,12 +97,12 @@ def be_rank(kind: str, rank: int, world: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def fork(kind: str, world: int, folder: Path) -> None:
-    """Run one case. Raises RuntimeError where a rank fails."""
+def fork(kind: str, world: int, folder: Path) -> list[int]:
+    """Start the ranks of one case."""
     folder.mkdir()
-    reap([forked(partial(be_rank, kind, rank, world, folder)) for rank in range(world)])
+    return [forked(partial(be_rank, kind, rank, world, folder)) for rank in range(world)]
 
 
 if __name__ == "__main__":
-    for case in CASES:
-        fork(*case, Path(sys.argv[1]) / f"{case[0]}-{case[1]}")
+    # All at once: they sleep for the most part.
+    reap([pid for kind, world in CASES for pid in fork(kind, world, Path(sys.argv[1]) / f"{kind}-{world}")])
