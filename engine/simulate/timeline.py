@@ -131,13 +131,5 @@ def timeline_of(scenario: Scenario, built: Built) -> Timeline:
 
 
 def time_schedule(scenario: Scenario, schedule: Schedule, jitter: Jitter | None = None) -> Timeline:
-    """Return when each op and transfer of `schedule` runs, each as early as its order allows.
-
-    Raises
-    ------
-    ValueError
-        The schedule is for another shape of cell than the scenario.
-    DeadlockError
-        Ops wait for each other; the message is a grid of the orders that marks the next op of each GPU.
-    """
+    """The timeline of `schedule`, as `time_ops` times it. Raises what that raises."""
     return Timeline.of(scenario, schedule, time_ops(scenario, schedule, jitter))
