@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.security.served_site import ServedSite, answer_of, answers, is_closed
 from tests.waiting import LIMIT_S, until
 from webapp.edge.bodies import OF_ONE_ADDRESS, most_bytes
 from webapp.edge.connections import BoundedProtocol
-from webapp.edge.refusals import Receive, Scope, Send
+from webapp.edge.refusals import App, Receive, Scope, Send
 
 SPOOL = "spool"
 HALF_HEAD = b"POST /login/ HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half"
@@ -202,14 +202,10 @@ def test_an_answer_that_nobody_takes_ends_its_connection(full: ServedSite) -> No
         until(lambda: not held(), every_s=0.1)
 
 
-async def test_the_last_bytes_of_an_answer_that_nobody_takes_end_its_connection_too(settings: Any) -> None:
-    settings.SEND_TIMEOUT_S = 0.1
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": bytes(48 << 10)})
-
-    config, state = uvicorn.Config(app, log_level="warning"), ServerState()
+@contextlib.asynccontextmanager
+async def narrow(app: App) -> AsyncIterator[tuple[socket.socket, ServerState]]:
+    """A client of `app` and the state of its server, in this process; few bytes fit on the way between."""
+    config, state = uvicorn.Config(app, log_level="warning", lifespan="off"), ServerState()
     with socket.socket() as listener, socket.socket() as line:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         listener.bind(("127.0.0.1", 0))
@@ -217,12 +213,51 @@ async def test_the_last_bytes_of_an_answer_that_nobody_takes_end_its_connection_
         server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), sock=listener)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.setblocking(False)
-        await loop.sock_connect(line, listener.getsockname())
-        await loop.sock_sendall(line, GET)
         async with asyncio.timeout(LIMIT_S):
-            while not state.total_requests or state.connections:
-                await asyncio.sleep(0.01)
+            await loop.sock_connect(line, listener.getsockname())
+            yield line, state
         server.close()
+
+
+async def test_the_last_bytes_of_an_answer_that_nobody_takes_end_its_connection_too(settings: Any) -> None:
+    settings.SEND_TIMEOUT_S = 0.1
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(48 << 10)})
+
+    async with narrow(app) as (line, state):
+        await asyncio.get_running_loop().sock_sendall(line, GET)
+        while not state.total_requests or state.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_socket_outlives_the_answer_before_it_on_its_connection(settings: Any) -> None:
+    settings.SEND_TIMEOUT_S = 0.1
+    opened = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            opened.set()
+            await receive()
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(48 << 10)})
+
+    upgrade = b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    upgrade += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    async with narrow(app) as (line, _):
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(line, GET + upgrade)
+        await opened.wait()
+        await asyncio.sleep(3 * settings.SEND_TIMEOUT_S)
+        received = b""
+        while b"101 Switching Protocols" not in received:
+            piece = await loop.sock_recv(line, 1 << 16)
+            assert piece, "closed"
+            received += piece
 
 
 def test_an_address_sends_so_many_large_documents_at_once(full: ServedSite) -> None:

@@ -109,6 +109,11 @@ class BoundedProtocol(H11Protocol):
                 self.transport.write(self.conn.send(event))
         self.transport.close()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """From here on another protocol has the connection, with limits of its own."""
+        self._stop("head", "rest", "unsent")
+        super().handle_websocket_upgrade(event)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._wait("unsent", settings.SEND_TIMEOUT_S, self.transport.abort)
