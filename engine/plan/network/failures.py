@@ -89,7 +89,7 @@ class _Loss:
     case: str
     design: Design
     recovery: str
-    lost: int  # GPUs, and the spares that the recovery needs
+    lost: int  # GPUs; the recovery takes as many spares
     left: tuple[tuple[int, int], ...]  # domains and GPUs left in each
     spared_s: float | None = None  # if a spare does not restore the iteration time
 
