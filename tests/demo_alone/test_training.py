@@ -25,7 +25,8 @@ def _pss_mb(pid: int) -> float:
     and end would change it by tens of MB.
     """
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(int(kb) for kb in re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", rollup, re.M)) * 1024 / 1e6
+    kb = {name: int(number) for name, number in re.findall(r"^(Pss_\w+): +(\d+) kB$", rollup, re.M)}
+    return (kb["Pss_Anon"] + kb["Pss_Shmem"]) * 1024 / 1e6
 
 
 def _pss_by_family(demo: Demo) -> dict[str, float]:
