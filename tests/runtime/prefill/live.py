@@ -14,7 +14,7 @@ from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
-from engine.prefill.messages import Done, PrefillRequest, Refused, Token, Withdraw
+from engine.prefill.messages import Done, Failed, PrefillRequest, Refused, Token, Withdraw
 from engine.run.host_process import PipedHost
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
@@ -100,16 +100,20 @@ class LiveRun:
 
 
 class Gateway:
-    """Asks, and keeps the answers by request; where the refusal passes, it asks again, as clients do."""
+    """Asks, and keeps the answers by request. It asks again, as clients do, where a refusal passes; and where
+    training took the bubble of a request that was accepted, but for requests that may fail."""
 
     def __init__(self, line: AsyncChannel[Answer]) -> None:
         self._line = line
         self.answers: dict[str, list[Answer]] = {}
         self._asked: dict[str, PrefillRequest] = {}
+        self._may_fail: set[str] = set()
         self.lost = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
-    async def ask(self, request: str, **what: Any) -> None:
+    async def ask(self, request: str, *, may_fail: bool = False, **what: Any) -> None:
+        if may_fail:
+            self._may_fail.add(request)
         self._asked[request] = PrefillRequest(request=request, **{"longest_prompt": 1000, **what})
         await self._line.send(self._asked[request])
 
@@ -136,7 +140,8 @@ class Gateway:
     async def _read(self) -> None:
         try:
             async for answer in self._line.messages():
-                if isinstance(answer, Refused) and answer.reason in PASSING:
+                if self._asks_again(answer):
+                    self.answers.pop(answer.request, None)
                     await asyncio.sleep(0.1)
                     await self._line.send(self._asked[answer.request])
                 else:
@@ -144,3 +149,10 @@ class Gateway:
         except ChannelLost:
             pass
         self.lost.set()
+
+    def _asks_again(self, answer: Answer) -> bool:
+        if isinstance(answer, Refused):
+            return answer.reason in PASSING
+        if isinstance(answer, Failed):
+            return answer.reason == "training" and answer.request not in self._may_fail
+        return False
