@@ -50,7 +50,7 @@ class KvPusher:
     def push(self, order: PushCache, report: Callable[[str], None]) -> None:
         """Send the cache, without waiting; `report` gets why it failed, or an empty string.
 
-        The cache is freed in any case.
+        The cache is freed in any case, before that.
         """
         self._threads.submit(self._push, order, report)
 
@@ -68,20 +68,25 @@ class KvPusher:
             report("its lease ended")
             return
         try:
-            self._send(order, cache)
-        except LeaseEnded:
-            report("its lease ended during the transfer")
-        except TransportError as error:
-            report(_printable(str(error)))
-        except OSError as error:
-            report(f"no connection: {error.strerror or type(error).__name__}")
-        except Exception as error:  # what it says could quote the request
-            log.warning("A KV cache was not sent: %s.", type(error).__name__)
-            report("the prefill worker failed")
-        else:
-            report("")
+            why = self._sent(order, cache)
         finally:
             self._pool.free(order.request, Freed.DECODER_LOST, same=cache)
+        report(why)
+
+    def _sent(self, order: PushCache, cache: KvCache) -> str:
+        """Why it failed, or an empty string."""
+        try:
+            self._send(order, cache)
+        except LeaseEnded:
+            return "its lease ended during the transfer"
+        except TransportError as error:
+            return _printable(str(error))
+        except OSError as error:
+            return f"no connection: {error.strerror or type(error).__name__}"
+        except Exception as error:  # what it says could quote the request
+            log.warning("A KV cache was not sent: %s.", type(error).__name__)
+            return "the prefill worker failed"
+        return ""
 
     def _send(self, order: PushCache, cache: KvCache) -> None:
         to = order.to

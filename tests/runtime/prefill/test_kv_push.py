@@ -53,11 +53,12 @@ def pushed(
     assert isinstance(done, PrefillResult)
     to = DecodeReceiver(host="127.0.0.1", port=port, request=request, key=key)
     errors: list[str | None] = [None] * STAGES
+    held = [0] * STAGES
     over = [threading.Event() for _ in pushers]
     for stage, pusher in enumerate(pushers):
 
         def report(error: str, stage: int = stage) -> None:
-            errors[stage] = error
+            errors[stage], held[stage] = error, run.stages[stage].pool.bytes_in_use
             over[stage].set()
 
         order = PushCache(
@@ -70,6 +71,7 @@ def pushed(
         )
         pusher.push(order, report)
     assert all(event.wait(LIMIT_S) for event in over)
+    assert not any(held), "who hears that it ended finds the cache freed"
     return done, [error or "" for error in errors]
 
 
