@@ -25,12 +25,22 @@ class Linear(nn.Linear):
 
     gradient_sum: GradientSum | None = None
 
+    def reset_parameters(self) -> None:
+        """Draw nothing: whoever builds a model draws or reads all of its weights."""
+
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
         if self.gradient_sum is not None:
             y: Tensor = Product.apply(x, self.weight, bias, self.gradient_sum)
             return y
         return functional.linear(x, self.weight.to(x.dtype), bias)
+
+
+class Table(nn.Embedding):
+    """A row for each token, or for each position."""
+
+    def reset_parameters(self) -> None:
+        """Draw nothing, as `Linear`."""
 
 
 class LayerNorm(nn.LayerNorm):
@@ -58,8 +68,8 @@ class Embedding(nn.Module):
 
     def __init__(self, shape: TrainModel) -> None:
         super().__init__()
-        self.token = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.position = nn.Embedding(shape.seq, shape.hidden) if shape.family == "gpt" else None
+        self.token = Table(shape.vocabulary, shape.hidden)
+        self.position = Table(shape.seq, shape.hidden) if shape.family == "gpt" else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.token(tokens)

@@ -141,15 +141,13 @@ def build_layer(shape: TrainModel | ConfigModel, number: int, seed: int) -> nn.M
         return decoder.drawn(number, partial(_layer_seed, seed))
     if isinstance(shape, ModuleModel):
         return own_module.drawn(shape, number, partial(_layer_seed, seed))
-    with torch.device("meta"):  # construct without the default initialisation, which is never used
-        layer: nn.Module
-        if number == 0:
-            layer = Embedding(shape)
-        elif number <= shape.layers:
-            layer = LlamaBlock(shape) if shape.family == "llama" else GptBlock(shape)
-        else:
-            layer = Head(shape)
-    layer.to_empty(device="cpu")
+    layer: nn.Module
+    if number == 0:
+        layer = Embedding(shape)
+    elif number <= shape.layers:
+        layer = LlamaBlock(shape) if shape.family == "llama" else GptBlock(shape)
+    else:
+        layer = Head(shape)
     _initialise(layer, shape, torch.Generator().manual_seed(_layer_seed(seed, number)))
     return layer
 

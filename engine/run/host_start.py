@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import NoReturn
 
 import torch
@@ -80,9 +81,11 @@ def prepare(job: TrainJob, schedule: Schedule | None) -> None:
     Raises InputError where this machine cannot build the model.
     """
     import_ahead()
-    # transformers takes seconds to import, and may ask for CUDA: there each rank imports it by itself.
-    if isinstance(job.model, ConfigModel) and job.device.kind != CUDA:
-        decoder_of(job.model)
+    if job.device.kind != CUDA:  # what these import may ask for CUDA: there each rank imports it by itself
+        if isinstance(job.model, ConfigModel):
+            decoder_of(job.model)  # transformers, seconds
+        if job.cell.tp > 1:
+            import_module("torch._dynamo")  # as the first DTensor does, a second
     if isinstance(job.model, ModuleModel):
         check_parts(job.model)
     if job.failures.recovery is not None:

@@ -103,8 +103,12 @@ def _plain(environment: dict[str, str]) -> dict[str, str]:
 def main(fd: int) -> None:
     """Fork a host for each message, and tell how each ended."""
     from engine.run import host, host_start
+    from engine.schedule.compiled import load_kernels
+    from engine.train.memory import share
 
     host_start.import_ahead()
+    load_kernels()
+    share()
     owner = socket.socket(fileno=fd)
     running: dict[int, int] = {}
     while True:
