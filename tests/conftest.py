@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+pytest_plugins = ["tests.forked_hosts"]
 POSTGRES = pytest.StashKey[str]()  # the URL of the server of all workers
 _servers = ExitStack()
 

@@ -21,10 +21,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _as_users_have_them = item.get_closest_marker("long") is not None
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _forked_hosts() -> Iterator[None]:
-    """For runs that a test here starts in its own process. The command (test_train_job.py), agents and the
-    demo start the host as it is, and so does a test that has set a variable of the environment.
+    """For runs that a test starts in its own process. Commands, agents and the demo start the host as it is,
+    and so does a test that has set a variable of the environment.
     """
     nursery: Nursery | None = None
 
