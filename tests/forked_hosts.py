@@ -24,7 +24,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _forked_hosts() -> Iterator[None]:
     """For runs that a test starts in its own process. Commands, agents and the demo start the host as it is,
-    and so does a test that has set a variable of the environment.
+    and so does a test that has set what Python reads when it starts.
     """
     nursery: Nursery | None = None
 
@@ -37,7 +37,7 @@ def _forked_hosts() -> Iterator[None]:
             nursery = Nursery({**host_process._HUGE_PAGES, **os.environ})
         if not nursery.may_start(how["env"]):
             return subprocess.Popen(command, **how)
-        return nursery.start(how["stderr"])
+        return nursery.start(how["env"], how["stderr"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_process, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))

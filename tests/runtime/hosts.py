@@ -5,6 +5,7 @@ What a host does begins with its first line of input, which it reads in either w
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -14,8 +15,8 @@ import sys
 import threading
 from typing import IO, Any
 
-# What pytest, transformers and torch set in the test's process, and what changes nothing in a host.
-_OF_NO_MATTER = ("PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR_CACHE_DIR")
+# What is read when Python starts and when torch is loaded; the rest a host is given when it is forked.
+_READ_AT_START = ("PYTHON", "LD_", "THP_", "OMP_", "MKL_")
 
 
 class Forked:
@@ -68,15 +69,15 @@ class Nursery:
 
     def may_start(self, environment: dict[str, str]) -> bool:
         """Whether a host of that environment is the same, forked or started."""
-        return _plain(environment) == _plain(self._environment)
+        return _read_at_start(environment) == _read_at_start(self._environment)
 
-    def start(self, stderr: IO[bytes]) -> Forked:
+    def start(self, environment: dict[str, str], stderr: IO[bytes]) -> Forked:
         """Fork a host in the directory where we are now."""
         (stdin, to), (of, stdout), (status, end) = os.pipe(), os.pipe(), os.pipe()
         given = [stdin, stdout, stderr.fileno(), end]
         try:
             with self._asking:
-                socket.send_fds(self._socket, [os.getcwd().encode()], given)
+                socket.send_fds(self._socket, [json.dumps([os.getcwd(), environment]).encode()], given)
                 pid = int(self._socket.recv(64))
         finally:
             for fd in (stdin, stdout, end):
@@ -96,8 +97,8 @@ def _ready(fd: int, timeout: float | None) -> bool:
     return bool(poll.poll(None if timeout is None else 1e3 * timeout))
 
 
-def _plain(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in _OF_NO_MATTER}
+def _read_at_start(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
 
 
 def main(fd: int) -> None:
@@ -113,12 +114,12 @@ def main(fd: int) -> None:
     running: dict[int, int] = {}
     while True:
         if _ready(owner.fileno(), 0.02 if running else None):
-            directory, fds, _, _ = socket.recv_fds(owner, 65536, 4)
-            if not directory:
+            message, fds, _, _ = socket.recv_fds(owner, 1 << 20, 4)
+            if not message:
                 return
             child = os.fork()
             if child == 0:
-                _be_host(host.main, directory, fds, [owner.detach(), *running.values()])
+                _be_host(host.main, message, fds, [owner.detach(), *running.values()])
             for given in fds[:3]:
                 os.close(given)
             with contextlib.suppress(OSError):  # here too: who is told of it may end its group at once
@@ -132,11 +133,14 @@ def main(fd: int) -> None:
             os.close(end)
 
 
-def _be_host(run: Any, directory: bytes, fds: list[int], ours: list[int]) -> None:
+def _be_host(run: Any, message: bytes, fds: list[int], ours: list[int]) -> None:
     code = 1
     try:
         os.setpgid(0, 0)
+        directory, environment = json.loads(message)
         os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(environment)
         for number, given in enumerate(fds[:3]):
             os.dup2(given, number)
         for given in (*fds, *ours):
