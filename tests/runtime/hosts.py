@@ -15,7 +15,8 @@ import sys
 import threading
 from typing import IO, Any
 
-# What is read when Python starts and when torch is loaded; the rest a host is given when it is forked.
+# What is read when Python starts and when torch is loaded. A host is given the rest when it is forked, and
+# the folders of PYTHONPATH.
 _READ_AT_START = ("PYTHON", "LD_", "THP_", "OMP_", "MKL_")
 
 
@@ -98,7 +99,11 @@ def _ready(fd: int, timeout: float | None) -> bool:
 
 
 def _read_at_start(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and name != "PYTHONPATH"
+    }
 
 
 def main(fd: int) -> None:
@@ -141,6 +146,10 @@ def _be_host(run: Any, message: bytes, fds: list[int], ours: list[int]) -> None:
         os.chdir(directory)
         os.environ.clear()
         os.environ.update(environment)
+        # Behind the directory where we are, as Python has them; an empty one is that directory too.
+        sys.path[1:1] = [
+            f for f in environment.get("PYTHONPATH", "").split(os.pathsep) if f and f not in sys.path
+        ]
         for number, given in enumerate(fds[:3]):
             os.dup2(given, number)
         for given in (*fds, *ours):
