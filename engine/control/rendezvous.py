@@ -10,19 +10,17 @@ import binascii
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Sequence
 from typing import Literal
 
-from engine.control.errors import AuthenticationError, ChannelLost, PeerLost
+from engine.control.errors import ChannelLost, PeerLost
 from engine.control.handshake import Handshake, Identity
 from engine.control.messages import Messages
-from engine.control.thread_driver import BlockingChannel, call
+from engine.control.thread_driver import BlockingChannel, call_when_there
 from engine.control.thread_server import ThreadServer
 from engine.inputs import Document
 
 RENDEZVOUS_S = 120.0
-PAUSE_S = 0.05  # between two tries to connect: the first rank's machine may start later than this one
 LOOK_S = 1.0  # between two looks at whether a member that waits for a key is still there
 
 
@@ -202,16 +200,10 @@ class StoreClient:
                 raise PeerLost(f"lost the rendezvous at {self._where}: {error or 'it ended'}") from None
 
     def _connected(self, address: tuple[str, int], me: Identity, peer: int) -> BlockingChannel[Answer]:
-        deadline = time.monotonic() + RENDEZVOUS_S
-        while True:
-            try:
-                left_s = max(PAUSE_S, deadline - time.monotonic())
-                return call(address, me, peer, FROM_STORE, seconds=left_s)
-            except OSError as error:
-                if isinstance(error, AuthenticationError) or time.monotonic() >= deadline:
-                    why = error.strerror or error
-                    raise PeerLost(f"no rendezvous at {self._where}: {why}") from None
-            time.sleep(PAUSE_S)
+        try:
+            return call_when_there(address, me, peer, FROM_STORE, seconds=RENDEZVOUS_S)
+        except OSError as error:
+            raise PeerLost(f"no rendezvous at {self._where}: {error.strerror or error}") from None
 
 
 def _text(value: bytes) -> str:

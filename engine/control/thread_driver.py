@@ -13,6 +13,8 @@ from engine.control.handshake import HANDSHAKE_S, Greeting, Handshake, Identity,
 from engine.control.messages import M, Messages, line_of
 from engine.inputs import Document
 
+PAUSE_S = 0.05  # between two tries to connect
+
 
 def greet(connected: socket.socket, handshake: Handshake, seconds: float = HANDSHAKE_S) -> Greeting:
     """Hold a handshake that ends within `seconds`, however slowly the other side's bytes come.
@@ -121,3 +123,23 @@ def call(
         raise
     connected.settimeout(None)
     return channel
+
+
+def call_when_there(
+    address: tuple[str, int], me: Identity, peer: int, incoming: Messages[M], *, seconds: float
+) -> BlockingChannel[M]:
+    """Connect to `peer` at an address where it may not listen yet: its machine may start later than this one.
+
+    Raises AuthenticationError at once, and what `call` raises where it is not there within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            left_s = max(PAUSE_S, deadline - time.monotonic())
+            return call(address, me, peer, incoming, seconds=left_s)
+        except AuthenticationError:
+            raise
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(PAUSE_S)

@@ -8,6 +8,7 @@ import selectors
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -231,8 +232,11 @@ def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) ->
         for name, local in (("north", (0, 1)), ("south", (2, 3)))
     ]
     try:
-        for group in groups:
-            group.start()
+        groups[1].start()
+        # Its workers look for a tracker whose machine has not begun.
+        until(lambda: sum(e["kind"] == "rank" and e["state"] == "starting" for e in events) >= 2)
+        time.sleep(1.0)
+        groups[0].start()
         assert all(group.wait(120) for group in groups)
     finally:
         for group in groups:

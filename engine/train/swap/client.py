@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from engine.control.errors import PeerLost
 from engine.control.identity import identity_of
 from engine.control.messages import Beat
-from engine.control.thread_driver import BlockingChannel, call
+from engine.control.thread_driver import BlockingChannel, call, call_when_there
 from engine.inputs import Document
 from engine.job.launch import LaunchSpec
 from engine.train.swap.messages import (
@@ -67,8 +67,8 @@ class Client:
         self._trackers: tuple[TrackerAddress, ...] = ()
         self._where = f"{spec.rendezvous_host}:{port}"
         try:
-            first = TrackerAddress(rank=spec.first_rank, address=(spec.rendezvous_host, port))
-            self._channel = self._connected(first, CONNECT_S)
+            me, address = identity_of(spec, rank, LISTENERS), (spec.rendezvous_host, port)
+            self._channel = call_when_there(address, me, spec.first_rank, FROM_TRACKER, seconds=CONNECT_S)
         except OSError as error:
             raise PeerLost(f"no tracker at {self._where}: {error}") from None
         self.send(hello)
