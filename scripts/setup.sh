@@ -41,7 +41,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 # All that is missing is torch: pip takes the build that its index serves, for CPUs or for CUDA.
 .venv/bin/python -m pip install --quiet --progress-bar off --no-compile --no-build-isolation --editable ".[dev]"
 # pip would write bytecode alone on one core; so it is written beside the kernels. Some ship files for other Pythons.
-# Of two catalogues, a quarter of all sources, a few files are ever imported: Python compiles those then.
+# transformers' models and plotly's graph objects are a quarter of all sources. Few of them are ever imported;
+# Python compiles those when they are.
 .venv/bin/python -m compileall -q -x '/(tests?|transformers/models|plotly/graph_objs)/' .venv/lib >/dev/null &
 # numba keeps what it compiles beside the sources; without this the first plan of a newcomer would wait for it.
 echo "Compiling the schedule and simulation kernels (once, about a minute)."

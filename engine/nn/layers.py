@@ -36,7 +36,7 @@ class Linear(nn.Linear):
         return functional.linear(x, self.weight.to(x.dtype), bias)
 
 
-class Table(nn.Embedding):
+class EmbeddingTable(nn.Embedding):
     """A row for each token, or for each position."""
 
     def reset_parameters(self) -> None:
@@ -68,8 +68,8 @@ class Embedding(nn.Module):
 
     def __init__(self, shape: TrainModel) -> None:
         super().__init__()
-        self.token = Table(shape.vocabulary, shape.hidden)
-        self.position = Table(shape.seq, shape.hidden) if shape.family == "gpt" else None
+        self.token = EmbeddingTable(shape.vocabulary, shape.hidden)
+        self.position = EmbeddingTable(shape.seq, shape.hidden) if shape.family == "gpt" else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.token(tokens)

@@ -50,7 +50,7 @@ class KvPusher:
     def push(self, order: PushCache, report: Callable[[str], None]) -> None:
         """Send the cache, without waiting; `report` gets why it failed, or an empty string.
 
-        The cache is freed in any case, before that.
+        Before it reports, the cache is freed in any case.
         """
         self._threads.submit(self._push, order, report)
 
@@ -68,13 +68,13 @@ class KvPusher:
             report("its lease ended")
             return
         try:
-            why = self._sent(order, cache)
+            why = self._failure(order, cache)
         finally:
             self._pool.free(order.request, Freed.DECODER_LOST, same=cache)
         report(why)
 
-    def _sent(self, order: PushCache, cache: KvCache) -> str:
-        """Why it failed, or an empty string."""
+    def _failure(self, order: PushCache, cache: KvCache) -> str:
+        """Send it; why that failed, or an empty string."""
         try:
             self._send(order, cache)
         except LeaseEnded:
