@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: help setup demo up test test-long check format docs gpu bench chaos lock clean
+.PHONY: help setup demo up test short-tests test-long check format docs gpu bench chaos lock clean
 
 help:  ## this list
 	@awk -F':.*## *' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,10 @@ demo: $(STAMP)  ## three emulated DCs and a job that trains, in the browser, and
 up: $(STAMP)  ## the site and its workers without the demo's data (PORT=8000)
 	@exec $(BIN)/python -m webapp.supervisor --port $(PORT)
 
-test: $(STAMP) $(if $(FILES),,check)  ## every test of seconds (about 9 minutes on 2 cores; FILES="tests/engine/test_inputs.py": these alone, no linters)
+test: $(STAMP)  ## linters and every test of seconds (about 9 minutes on 2 cores; FILES="tests/engine/test_inputs.py": these alone, no linters)
+	@$(MAKE) --no-print-directory -j 2 $(if $(FILES),,check) short-tests
+
+short-tests: $(STAMP)
 	@scripts/chromium.sh
 	$(BIN)/python -m pytest -m "not long" -n 3 $(FILES)
 

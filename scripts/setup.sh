@@ -37,13 +37,19 @@ fi
 # Without pip it was interrupted while it was made.
 .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-.venv/bin/python -m pip install --quiet --progress-bar off --no-compile --require-hashes -r requirements.lock
+# pip unpacks on one core, so two take a quarter of the lock after the other; the lock has all that each needs.
+quarters=$(mktemp -d)
+trap 'rm -rf "$quarters"' EXIT
+awk -v folder="$quarters" '/^[A-Za-z0-9]/ {n++} {print > (folder "/" n % 4)}' requirements.lock
+printf '%s\n' "$quarters"/* | xargs -P 2 -n 1 \
+    .venv/bin/python -m pip install --quiet --progress-bar off --no-compile --no-deps --require-hashes -r
 # All that is missing is torch: pip takes the build that its index serves, for CPUs or for CUDA.
 .venv/bin/python -m pip install --quiet --progress-bar off --no-compile --no-build-isolation --editable ".[dev]"
 # pip would write bytecode alone on one core; so it is written beside the kernels. Some ship files for other Pythons.
-# transformers' models and plotly's graph objects are a quarter of all sources. Few of them are ever imported;
-# Python compiles those when they are.
-.venv/bin/python -m compileall -q -x '/(tests?|transformers/models|plotly/graph_objs)/' .venv/lib >/dev/null &
+# These are nearly half of all sources, and few of them are ever imported; Python compiles those when they are.
+seldom='tests?|transformers/models|plotly/graph_objs|torch/(_inductor|testing)|pandas|pip|mypyc?|networkx'
+seldom+='|fontTools|narwhals|setuptools|scipy/(stats|signal|integrate)|sympy/physics'
+.venv/bin/python -m compileall -q -x "/($seldom)/" .venv/lib >/dev/null &
 # numba keeps what it compiles beside the sources; without this the first plan of a newcomer would wait for it.
 echo "Compiling the schedule and simulation kernels (once, about a minute)."
 .venv/bin/python scripts/compile_kernels.py

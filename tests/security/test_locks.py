@@ -79,10 +79,11 @@ def test_the_set_up_refuses_a_file_that_is_not_of_the_lock(tmp_path: Path, case:
     sha256 = wheel(tmp_path)
     option = {"whole": f" --hash=sha256:{sha256}", "changed": f" --hash=sha256:{'0' * 64}", "no hash": ""}
     (tmp_path / "requirements.lock").write_text(f"tiny==1.0{option[case]}\n")
-    first = lines_that_install("scripts/setup.sh")[0].replace(".venv/bin/python", sys.executable)
+    command = lines_that_install("scripts/setup.sh")[0].split(".venv/bin/python", 1)[1]  # the file is xargs' to add
     alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ".", "PIP_DRY_RUN": "1"}
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")} | alone
-    done = subprocess.run(first.split(), cwd=tmp_path, env=env, capture_output=True, text=True)
+    argv = [sys.executable, *command.split(), "requirements.lock"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
     refusals = {
         "whole": "",
         "changed": "THESE PACKAGES DO NOT MATCH THE HASHES",
