@@ -24,6 +24,8 @@ _servers = ExitStack()
 # our sources again, and each worker rewrites the assertions of 220 files: a minute of CPU and more in a run.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Tests run side by side: more threads in one of them wait for each other, and burn a core while they do.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The machine is shared with other test processes: a slow example says nothing about the code. Examples are
 # the same in every run, so that a change is judged by what it does; new ones are looked for with
@@ -141,10 +143,17 @@ def pytest_unconfigure() -> None:
 def pytest_collection_finish() -> None:
     """Leave what imports and collection made out of all later collections of garbage.
 
-    Looking through it again and again is a twelfth of the CPU of a test of the site.
+    Looking through it again and again is a twelfth of the CPU of a test of the site. What outlives a whole
+    collection stays too: imports inside tests, and what they keep for good.
     """
     gc.freeze()
+    gc.callbacks.append(_freeze_what_stays)
     gc.enable()
+
+
+def _freeze_what_stays(phase: str, collection: dict[str, int]) -> None:
+    if phase == "stop" and collection["generation"] == 2:
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
