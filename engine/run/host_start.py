@@ -17,6 +17,7 @@ from engine.control.listening import listen
 from engine.job.adapt.placements import compile_search
 from engine.job.checkpoint.resuming import with_kept_rate
 from engine.job.devices import CUDA
+from engine.job.events import event
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
 from engine.job.model_document import ConfigModel, ModuleModel
@@ -100,12 +101,14 @@ def prepare(job: TrainJob, schedule: Schedule | None) -> None:
 def import_ahead() -> None:
     """Import what torch imports on first use: 480 modules, which cost a process 0.3 s of a core and 35 MB.
 
-    It touches no CUDA, which a process must not do before it forks. What ranks share with their host becomes
-    their own page by page, as they write to it, most of it in the first five minutes. When these were 800
-    modules and 100 MB, twelve ranks of examples/demo.json and their host took 344, 348, 349, 352, 352 and
-    353 MB that were not shared after 50, 100, … 300 iterations, and 356 MB after 600; with modules of their
-    own 1,548, 1,550, 1,550 and 1,552 MB after 50 to 200. PSS was 686 MB in place of 1,730.
+    And build what reads and writes events. It touches no CUDA, which a process must not do before it forks.
+    What ranks share with their host becomes their own page by page, as they write to it, most of it in the
+    first five minutes. When these were 800 modules and 100 MB, twelve ranks of examples/demo.json and their
+    host took 344, 348, 349, 352, 352 and 353 MB that were not shared after 50, 100, … 300 iterations, and
+    356 MB after 600; with modules of their own 1,548, 1,550, 1,550 and 1,552 MB after 50 to 200. PSS was
+    686 MB in place of 1,730.
     """
+    event.build_all()
     torch.empty_like(torch.empty(1, device="meta"), device="cpu")
 
 

@@ -79,7 +79,8 @@ def test_the_set_up_refuses_a_file_that_is_not_of_the_lock(tmp_path: Path, case:
     sha256 = wheel(tmp_path)
     option = {"whole": f" --hash=sha256:{sha256}", "changed": f" --hash=sha256:{'0' * 64}", "no hash": ""}
     (tmp_path / "requirements.lock").write_text(f"tiny==1.0{option[case]}\n")
-    command = lines_that_install("scripts/setup.sh")[0].split(".venv/bin/python", 1)[1]  # the file is xargs' to add
+    # What xargs runs, which adds the file.
+    command = lines_that_install("scripts/setup.sh")[0].split(".venv/bin/python", 1)[1]
     alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ".", "PIP_DRY_RUN": "1"}
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")} | alone
     argv = [sys.executable, *command.split(), "requirements.lock"]
