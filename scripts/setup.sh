@@ -37,7 +37,8 @@ fi
 # Without pip it was interrupted while it was made.
 .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-# pip unpacks on one core, so two take a quarter of the lock after the other; the lock has all that each needs.
+# pip uses one core, so two run at once, each on a quarter of the lock and then on the next. No package asks for
+# others: the lock has them all.
 quarters=$(mktemp -d)
 trap 'rm -rf "$quarters"' EXIT
 awk -v folder="$quarters" '/^[A-Za-z0-9]/ {n++} {print > (folder "/" n % 4)}' requirements.lock
