@@ -24,7 +24,7 @@ _servers = ExitStack()
 # our sources again, and each worker rewrites the assertions of 220 files: a minute of CPU and more in a run.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Tests run side by side: more threads in one of them wait for each other, and burn a core while they do.
+# Tests run side by side: threads of one that wait for each other would take a core from the rest.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The machine is shared with other test processes: a slow example says nothing about the code. Examples are

@@ -101,7 +101,7 @@ def prepare(job: TrainJob, schedule: Schedule | None) -> None:
 def import_ahead() -> None:
     """Import what torch imports on first use: 480 modules, which cost a process 0.3 s of a core and 35 MB.
 
-    And build what reads and writes events. It touches no CUDA, which a process must not do before it forks.
+    Build the schemas of events too. It touches no CUDA, which a process must not do before it forks.
     What ranks share with their host becomes their own page by page, as they write to it, most of it in the
     first five minutes. When these were 800 modules and 100 MB, twelve ranks of examples/demo.json and their
     host took 344, 348, 349, 352, 352 and 353 MB that were not shared after 50, 100, … 300 iterations, and

@@ -30,8 +30,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SIZES = {"hidden": 32, "vocab": 256, "layers": 4}
 MODEL = {"module": "own_blocks:parts", "arguments": SIZES, "layers": 4, "hidden": 32, "seq": 16}
 
-# torch lists what makes tensors when a device is first set, and transformers has taken linspace away while it
-# makes a model: after such a test of another file, nothing here would make one on `meta`.
+# With the first device that is set, torch keeps a list of the functions that make tensors. transformers
+# replaces torch.linspace while it makes a model: had a test of another file done that first, linspace would
+# ignore `meta`.
 with torch.device("meta"):
     torch.empty(0)
 

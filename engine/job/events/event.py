@@ -25,7 +25,7 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(
 
 
 def build_all() -> None:
-    """Build what reads and writes each kind of event: 40 ms of a core, else spent at the first of a kind."""
+    """Build the schemas of all kinds, 40 ms of a core; otherwise each is built when it is first used."""
     _ADAPTER.rebuild()
     for cls in KINDS.values():
         cls.model_rebuild()
