@@ -11,28 +11,19 @@ import pytest
 from engine.run import host_process
 from tests.runtime.hosts import Forked, Nursery
 
-_as_users_have_them = False
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Kills and leaks, which are `long`, are shown on hosts that are started as users have them."""
-    global _as_users_have_them
-    _as_users_have_them = item.get_closest_marker("long") is not None
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_hosts() -> Iterator[None]:
-    """For runs that a test starts in its own process. Commands, agents and the demo start the host as it is,
-    and so does a test that has set what Python reads when it starts.
+    """For runs that a test starts in its own process.
+
+    Commands, agents and the demo start hosts as users do, those of the long tests of kills too. So does
+    a test that has set what Python reads when it starts.
     """
     nursery: Nursery | None = None
 
     def start(command: list[str], **how: Any) -> "subprocess.Popen[bytes] | Forked":
         nonlocal nursery
         assert command[-2:] == ["-m", "engine.run.host"]
-        if _as_users_have_them:
-            return subprocess.Popen(command, **how)
         if nursery is None:
             nursery = Nursery({**host_process._HUGE_PAGES, **os.environ})
         if not nursery.may_start(how["env"]):
