@@ -54,7 +54,7 @@ def over_nccl(train_job: TrainJob, gpu: Gpu) -> Answer:
     [pytest.param(name, marks=pytest.mark.long) if name in SEARCHING else name for name in MODULES],
 )
 def test_an_iteration_of_each_policy_equals_one_pass_and_is_in_order(policy: str) -> None:
-    train_job = of(policy=policy)
+    train_job = of(policy=policy, **({"time_limit_s": 1} if policy in SEARCHING else {}))
     with fake_cuda(count=STAGES) as gpu:
         answer = over_nccl(train_job, gpu)
     assert gpu.faults == []
