@@ -249,14 +249,17 @@ def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
     for stage in range(job.cell.stages):
         crossed += crossed_links(job) if job.swap_strategy else sums_crossed(job, stage)
     first = {frozenset(pair): pair for pair in reversed(crossed) if pair[0] != pair[1]}
+    if not first:
+        return
+    there = [pool.dc_id for pool in named.values()]
+    rows = {frozenset((row.a_id, row.b_id)): row for row in WanLink.objects.filter(a__in=there, b__in=there)}
     for ends in reversed(list(first.values())):
         a, b = (job.datacenters[dc].name for dc in ends)
         assumed = job.link_between(*ends)
-        sites = [named[name].dc_id for name in (a, b) if name in named]
-        if len(set(sites)) < 2 or assumed is None:
+        sites = frozenset(named[name].dc_id for name in (a, b) if name in named)
+        if len(sites) < 2 or assumed is None:
             continue  # a pool is gone, which is said above; or two pools of one data centre
-        row = WanLink.objects.filter(a__in=sites, b__in=sites).first()
-        yield _link(f"Link {a} – {b}", row, assumed)
+        yield _link(f"Link {a} – {b}", rows.get(sites), assumed)
 
 
 def _link(name: str, row: WanLink | None, assumed: TrainLink) -> Check:

@@ -438,11 +438,9 @@ class JobForm(Sectioned, OptimizerFields, DataFields):
 
     def _offer_layers(self, document: dict[str, Any]) -> None:
         """How many layers fit into a GPU, where that is known; a new job is offered them."""
-        most = _most_layers(document, self.team)
-        if most is None:
-            return
         field = self.fields.get("recovery_layers_per_gpu")
-        if field is None:
+        most = _most_layers(document, self.team) if field else None
+        if field is None or most is None:
             return
         field.help_text = f"{field.help_text} At most {most} fit."
         if not value_at(document, "failures.recovery"):
@@ -450,8 +448,10 @@ class JobForm(Sectioned, OptimizerFields, DataFields):
 
     def _refuse_too_many_layers(self) -> None:
         layers = self.cleaned_data.get("recovery_layers_per_gpu")
+        if not (self.cleaned_data.get("recoveries") and layers):
+            return
         most = _most_layers(self.document, self.team)
-        if self.cleaned_data.get("recoveries") and layers and most is not None and layers > most:
+        if most is not None and layers > most:
             raise InputError(
                 "failures.recovery.layers_per_gpu", layers, f"at most {most} fit into its memory"
             )
