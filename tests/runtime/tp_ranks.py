@@ -22,12 +22,10 @@ from torch.distributed import TCPStore
 
 from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment, single_machine
-from engine.job.model_document import ConfigModel
 from engine.nn.device import CpuDevice
-from engine.nn.hugging_face import decoder_of
 from engine.nn.model import Chunk, Stage, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
-from engine.run.host_start import import_ahead
+from engine.run.host_start import prepare
 from engine.train.gradients import Gradients
 from tests.runtime.decoders import model_of
 from tests.runtime.jobs import job
@@ -212,8 +210,6 @@ def reap(children: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    import_ahead()  # else each of the ranks does, a second of a core each
     for values in CASES.values():
-        if isinstance(model := of_case(values).model, ConfigModel):
-            decoder_of(model)  # transformers likewise
+        prepare(of_case(values), None)  # imports, seconds of each rank
     print(json.dumps({name: ranks_of(of_case(values)) for name, values in CASES.items()}))
