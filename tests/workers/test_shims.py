@@ -69,8 +69,11 @@ def fake_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).resolve().parents[2])])
     monkeypatch.setenv("PYTHONPATH", paths)
     yield
-    for process in psutil.process_iter():
-        assert not _is_of(process, tmp_path), f"left behind: {process}"
+    until(lambda: not _left(tmp_path), lambda: f"nothing left behind: {_left(tmp_path)}")
+
+
+def _left(folder: Path) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _is_of(process, folder)]
 
 
 def _is_of(process: psutil.Process, folder: Path) -> bool:
