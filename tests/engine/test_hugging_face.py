@@ -1,7 +1,6 @@
 """Configs of Hugging Face count what transformers' own models hold, compute and cache."""
 
 import json
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -226,13 +225,10 @@ def test_no_config_raises_anything_else(model_type: str, config: dict[str, Any])
 
 @pytest.mark.long
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
-@settings(max_examples=1000, deadline=None)
-@given(config=st.dictionaries(NAMES, VALUES, min_size=4, max_size=6))
+@settings(max_examples=100_000 // len(FAMILIES), deadline=None)
+@given(config=st.dictionaries(NAMES, VALUES, max_size=4))
 def test_no_config_of_many_raises_anything_else(model_type: str, config: dict[str, Any]) -> None:
-    """Every choice of up to four of the fields, 16 to 57 configs: drawing them takes longer than reading."""
-    for count in range(5):
-        for chosen in combinations(config.items(), count):
-            check_any(model_type, dict(chosen))
+    check_any(model_type, config)
 
 
 def check_any(model_type: str, config: dict[str, Any]) -> None:
