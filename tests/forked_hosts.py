@@ -16,8 +16,8 @@ from tests.runtime.hosts import Forked, Nursery
 def _forked_hosts() -> Iterator[None]:
     """For runs that a test starts in its own process.
 
-    Commands, agents and the demo start hosts as users do, those of the long tests of kills too. So does
-    a test that has set what Python reads when it starts.
+    Commands, agents and demos start hosts as users do. So does a test that has set what Python reads when it
+    starts.
     """
     nursery: Nursery | None = None
 
