@@ -197,7 +197,7 @@ class StoreClient:
                 what = ", ".join(request.keys) if isinstance(request, Get) else request.kind
                 raise PeerLost(f"rendezvous: no answer within {within_s:g} s ({what})") from None
             except (OSError, StopIteration) as error:
-                raise PeerLost(f"lost the rendezvous at {self._where}: {error or 'it ended'}") from None
+                raise PeerLost(f"lost the rendezvous at {self._where}: {str(error) or 'it ended'}") from None
 
     def _connected(self, address: tuple[str, int], me: Identity, peer: int) -> BlockingChannel[Answer]:
         try:

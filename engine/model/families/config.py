@@ -78,10 +78,13 @@ class Config:
     def numbers(self, name: str, *, most: int) -> frozenset[int]:
         """A list of whole numbers from 0 to before `most`; none where it is missing or null."""
         _, value = self._found((name,), None)
-        for each in value if isinstance(value, list) else [] if value is None else [value]:
-            if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < most:
-                raise InputError(name, value, f"a list of whole numbers from 0 to {most - 1:,}")
-        return frozenset(value or ())
+        values = [] if value is None else value
+        whole_numbers = isinstance(values, list) and all(
+            isinstance(each, int) and not isinstance(each, bool) and 0 <= each < most for each in values
+        )
+        if not whole_numbers:
+            raise InputError(name, value, f"a list of whole numbers from 0 to {most - 1:,}")
+        return frozenset(values)
 
     def optional(self, *names: str, default: Any = None, most: int = LARGEST) -> int:
         """A whole number, 0 where it is null, or missing without a default."""
