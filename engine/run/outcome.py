@@ -1,10 +1,12 @@
 """The end of a run: the first rank gathers what all ranks measured and sends the result."""
 
+import contextlib
 import math
 import time
 from dataclasses import asdict
 from typing import Any
 
+from engine.control.errors import PeerLost
 from engine.job.launch import LaunchSpec
 from engine.job.losses import Losses
 from engine.job.result import counted, measured_part, medians_of_stages
@@ -12,6 +14,8 @@ from engine.job.stage_ring import stage_rings
 from engine.nn.model import Stage, params_sha256
 from engine.run.building import Ground
 from engine.serve.in_rank import RankPrefill
+
+LEAVE_S = 30.0  # for the other ranks to leave; on a busy machine they are late, a dead one never does
 
 
 def share_measured(ground: Ground, stage: Stage, prefill: RankPrefill | None) -> None:
@@ -59,8 +63,9 @@ def leave_last(ground: Ground) -> None:
     """Return when this rank may go: the store lives in the first one, and nobody's answer is cut off."""
     store = ground.mesh.store
     if not ground.is_first:
-        store.add("left", 1)
+        with contextlib.suppress(PeerLost):  # counted, the first rank may be gone before it has answered
+            store.add("left", 1)
         return
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + LEAVE_S
     while store.add("left", 0) < len(ground.spec.ranks) - 1 and time.monotonic() < deadline:
         time.sleep(0.01)
