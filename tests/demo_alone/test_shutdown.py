@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 # Ranks that were launched so need not be waited for as long as a supervisor on a user's machine gives them.
 SHORT = {"MERIDIAN_KEEP_RANKS_S": "3"}
+LONG = {"MERIDIAN_KEEP_RANKS_S": "300"}  # a busy machine starts a site again in more than a demo's minute
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def _without_ranks(demo: Demo) -> list[str]:
 
 
 def test_a_run_goes_on_when_its_killed_supervisor_starts_again(demo: Demo) -> None:
-    demo.start()
+    demo.start(settings=LONG)
     client = operator_of(demo)
     run = first_run(demo, client)
     before, ranks = _kept(demo), {rank.pid for rank in rank_processes(demo)}

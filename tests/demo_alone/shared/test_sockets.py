@@ -6,7 +6,7 @@ from tests.demo.crowd import watch
 from tests.demo.harness import Client, Demo
 from tests.demo_alone.own import process_of, state_of, trains_on
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 SOCKETS = 300
 
