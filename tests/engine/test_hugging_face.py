@@ -219,7 +219,10 @@ NAMED = sorted({*SMALL, *GPT2, *OPT, *EXPERTS, *LATENT, "layer_types", "mlp_only
 
 
 @settings(max_examples=300, deadline=None)
-@given(model_type=st.sampled_from(sorted(FAMILIES)), config=st.dictionaries(st.sampled_from(NAMED), VALUES, max_size=4))
+@given(
+    model_type=st.sampled_from(sorted(FAMILIES)),
+    config=st.dictionaries(st.sampled_from(NAMED), VALUES, max_size=4),
+)
 def test_no_config_raises_anything_else(model_type: str, config: dict[str, Any]) -> None:
     check_any(model_type, config)
 

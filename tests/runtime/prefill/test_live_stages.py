@@ -42,7 +42,8 @@ def test_four_gpus_answer_as_the_whole_model_does(folder: Path, tmp_path: Path) 
         stages=STAGES,
         dc_of_stage=[0, 1],
         datacenters=[{"name": "north", "gpus": DEGREE}, {"name": "south", "gpus": DEGREE}],
-        links=[{"between": ["north", "south"], "latency_ms": 100, "bandwidth_gbps": 1}],  # long bubbles: a busy machine has some left
+        # Bubbles so long that a busy machine has some left.
+        links=[{"between": ["north", "south"], "latency_ms": 100, "bandwidth_gbps": 1}],
         model={"layers": STAGES, "hidden": 32, "heads": 2, "seq": 16},
         prefill=prefill(folder, pp_degree=DEGREE),
     )
