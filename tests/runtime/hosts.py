@@ -29,6 +29,7 @@ class Forked:
         self.stdout: IO[bytes] = os.fdopen(stdout, "rb")
         self.returncode: int | None = None
         self._status = status
+        self._reading = threading.Lock()
 
     def poll(self) -> int | None:
         """The exit status, as Popen gives it; None while it runs."""
@@ -43,10 +44,13 @@ class Forked:
 
     def _read(self, timeout: float | None) -> int | None:
         if self.returncode is None and _ready(self._status, timeout):
-            status = os.read(
-                self._status, 64
-            )  # nothing: what forks hosts was killed, and with it what it knew
-            self.returncode = int(status) if status else -signal.SIGKILL
+            with (
+                self._reading
+            ):  # of two threads that wait, as of Popen, only one finds the status in the pipe
+                if self.returncode is None:
+                    # Nothing: what forks hosts was killed, and with it what it knew.
+                    status = os.read(self._status, 64)
+                    self.returncode = int(status) if status else -signal.SIGKILL
         return self.returncode
 
     def __del__(self) -> None:
