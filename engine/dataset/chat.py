@@ -101,7 +101,7 @@ class ChatTemplate:
         try:
             return self._template.render(**self._tokens, **given)
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            raise ChatError(f"the chat template refuses it ({error or type(error).__name__})") from None
+            raise ChatError(f"the chat template refuses it ({str(error) or type(error).__name__})") from None
 
 
 def chat_template_in(settings: Mapping[str, Any]) -> str | None:

@@ -60,7 +60,7 @@ def _summed_as(spec: LaunchSpec) -> dict[str, Any]:
 
 
 def leave_last(ground: Ground) -> None:
-    """Return when this rank may go: the store lives in the first one, and nobody's answer is cut off."""
+    """Return when this rank may go. The store lives in the first rank; the others need its last answers."""
     store = ground.mesh.store
     if not ground.is_first:
         with contextlib.suppress(PeerLost):  # counted, the first rank may be gone before it has answered

@@ -69,7 +69,7 @@ class KvClient:
         except KvTransferError as error:
             raise KvTransferError(f"{where}: {error}") from None
         except OSError as error:  # AuthenticationError among them
-            raise KvTransferError(f"{where}: {error or type(error).__name__}") from error
+            raise KvTransferError(f"{where}: {str(error) or type(error).__name__}") from error
 
     def _converse(self, connected: socket.socket, params: KvTransferParams, stage: StageCache) -> Tensor:
         request = params.remote_request_id

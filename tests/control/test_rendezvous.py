@@ -85,7 +85,7 @@ def test_a_store_that_ends_loses_its_members(server: StoreServer) -> None:
         until(lambda: waiting(server) == 1)
         ending = threading.Thread(target=server.close)
         ending.start()
-        with pytest.raises(PeerLost, match="lost the rendezvous"):
+        with pytest.raises(PeerLost, match=r"lost the rendezvous at 127.0.0.1:\d+: it ended"):
             reader.result(LIMIT_S)
         ending.join(LIMIT_S)
         assert not ending.is_alive()

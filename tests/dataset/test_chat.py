@@ -85,6 +85,7 @@ def test_unmarked_answers_are_what_their_messages_add(tmp_path: Path) -> None:
             "message 2: the template changes earlier",
         ),
         ("{{ raise_exception('roles must alternate') }}", MESSAGES, "roles must alternate"),
+        ("{{ raise_exception('') }}", MESSAGES, r"refuses it \(TemplateError\)"),
         (CHAT, MESSAGES[:1], "no message has role assistant"),
         ("{{ messages[0].content }}", MESSAGES, "leaves out what the assistant says"),
         (CHAT, "text", "must be a list of messages"),

@@ -11,7 +11,7 @@ from websockets.exceptions import WebSocketException
 
 from tests.demo.harness import Client
 
-PATIENCE_S = 480.0  # ten times what three hundred take on two idle cores
+PATIENCE_S = 480.0  # 240 were too few for three hundred where three tests shared 0.8 of a core
 
 
 @dataclass(slots=True, kw_only=True)

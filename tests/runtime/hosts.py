@@ -44,9 +44,7 @@ class Forked:
 
     def _read(self, timeout: float | None) -> int | None:
         if self.returncode is None and _ready(self._status, timeout):
-            with (
-                self._reading
-            ):  # of two threads that wait, as of Popen, only one finds the status in the pipe
+            with self._reading:  # of several threads that wait, one finds the status in the pipe
                 if self.returncode is None:
                     # Nothing: what forks hosts was killed, and with it what it knew.
                     status = os.read(self._status, 64)

@@ -234,6 +234,19 @@ def test_who_does_not_know_the_secret_gets_nothing(service: Service, folder: Pat
     assert service.bytes_in_use > 0  # and harms nobody
 
 
+def test_a_failure_without_words_is_named_by_its_kind(
+    service: Service, worker: DecodeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = service.offer(service.prefill(prompt(20)))
+
+    def silent(*_: object, **__: object) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    with pytest.raises(KvTransferError, match=": TimeoutError"):
+        worker.fetch(params)
+
+
 def test_a_stranger_who_sends_rubbish_is_let_go(service: Service, worker: DecodeWorker) -> None:
     params = service.offer(service.prefill(prompt(20)))
     for rubbish in (b"", b"GET / HTTP/1.1\r\n\r\n" * 20):
